@@ -1,0 +1,70 @@
+/*
+ * The CPU runtime: opens a program, plans each function once, and runs calls
+ * with states.
+ *
+ * Numeric profiles. F32: every value is float32 (fp16 constants widened).
+ * FP16: every op's result is rounded to fp16; convolutions, matmuls, sums,
+ * softmax and layer_norm accumulate in float32 and round once. States hold
+ * what the profile computes (fp16 values in FP16). int32 and bool stay what
+ * they are. Results never depend on the number of threads or on the range
+ * split; SIMD levels may differ in the last bits except where stated.
+ */
+#ifndef MIL_RUN_RUN_H
+#define MIL_RUN_RUN_H
+
+#include "converter/base/par.h"
+#include "mil/mil.h"
+
+enum run_profile { RUN_F32, RUN_FP16 };
+const char *run_profile_name(enum run_profile p); /* "f32", "fp16" */
+bool run_profile_by_name(const char *name, enum run_profile *out);
+
+struct run_options {
+    enum run_profile profile;
+    struct par *par; /* NULL: serial; used by one call at a time */
+};
+
+/* A program made ready: constants decoded (LUTs once), shared by functions.
+ * The program must outlive it. Unknown or unsupported op: ERR_UNSUPPORTED
+ * naming it, at open. */
+struct run_model;
+struct run_model *run_open(const struct mil_program *p,
+                           const struct run_options *o,
+                           struct err *e) ATTR_MUST_USE;
+void run_close(struct run_model *m);
+uint64_t run_resident_bytes(const struct run_model *m); /* constants, plans */
+
+/* States by name, shared by models and functions that declare the same name,
+ * shape and dtype; zero at first use. */
+struct run_states;
+struct run_states *run_states_new(struct err *e) ATTR_MUST_USE;
+void run_states_reset(struct run_states *s); /* zeros everything */
+struct run_states *run_states_copy(const struct run_states *s,
+                                   struct err *e) ATTR_MUST_USE;
+void run_states_free(struct run_states *s);
+/* Content of a state as floats; NULL if it was never used. */
+const float *run_state_data(const struct run_states *s, const char *name,
+                            const struct mil_type **type);
+
+/* A tensor at the border. Data: float for fp16/fp32 types, int32_t for all
+ * integer and bool types, row-major. The caller owns inputs; outputs belong
+ * to the model until its next call. */
+struct run_tensor {
+    const char *name;
+    struct mil_type type; /* static */
+    const void *data;
+};
+
+/*
+ * Runs one function (NULL: the default one). Every declared input must be
+ * given, with a type that it accepts (shape checked; fp16 inputs are rounded
+ * in FP16), and none besides. `outs` is filled with up to `cap` outputs in
+ * declared order. A shape that is new for a flexible input is planned on its
+ * first use and kept.
+ */
+int run_call(struct run_model *m, const char *function,
+             struct run_states *states, const struct run_tensor *inputs,
+             size_t n_inputs, struct run_tensor *outs, size_t cap,
+             size_t *n_outs, struct err *e) ATTR_MUST_USE;
+
+#endif

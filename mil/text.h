@@ -1,0 +1,39 @@
+/*
+ * MIL text: a stable printed form, and a reader of it.
+ *
+ * print -> parse -> print gives the same bytes. Small constants are printed
+ * in full; large ones by their data's file offset if they have one (see
+ * text_blob), else by size. The reader also takes the dialects of
+ * mlmodelc files (both spellings of scalars).
+ */
+#ifndef MIL_TEXT_H
+#define MIL_TEXT_H
+
+#include "converter/base/buf.h"
+#include "mil/mil.h"
+
+struct text_options {
+    const char *function; /* NULL: all */
+    /* Where a large constant lies: sets *file and *offset and returns true,
+     * or returns false. NULL: never. */
+    bool (*blob)(void *cookie, const struct mil_data *d, const char **file,
+                 uint64_t *offset);
+    void *cookie;
+};
+int text_print(const struct mil_program *p, const struct text_options *o,
+               struct buf *out, struct err *e) ATTR_MUST_USE;
+
+struct text_parse_options {
+    /* Makes the data behind BLOBFILE(path, offset). NULL: a BLOBFILE is kept
+     * as an unreadable data of that type that prints the same way. */
+    const struct mil_data *(*blob)(void *cookie, struct mil_program *p,
+                                   const char *file, uint64_t offset,
+                                   const struct mil_type *t, struct err *e);
+    void *cookie;
+};
+/* Errors carry line and column. */
+struct mil_program *text_parse(const char *text, size_t len,
+                               const struct text_parse_options *o,
+                               struct err *e) ATTR_MUST_USE;
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * The architectures. One file arch_<family>.c each exports one `struct
+ * model_arch`; the build lists the files, dropping one in is the
+ * registration. Blocks that two or more families share are in parts.c.
+ */
+#ifndef MODELS_MODELS_H
+#define MODELS_MODELS_H
+
+#include "mil/build.h"
+#include "models/checkpoint.h"
+#include "models/hparams.h"
+#include "models/oracle.h"
+
+/* What the graph functions are told. */
+struct graph {
+    const struct hparams *hp;
+    const struct weights *weights; /* parts.h: names to constants */
+    int64_t ctx;                   /* context length */
+    int64_t batch;                 /* tokens per prefill call */
+    int64_t tokens;                /* of the function being built: 1 or batch */
+    int64_t first_layer, n_layers; /* of the chunk */
+    bool last_chunk;
+    const int64_t *head_sizes; /* rows of each LM-head part */
+    int n_heads_parts;
+};
+
+/* A Core ML state that every chunk declares. */
+struct state_desc {
+    char name[64];
+    int rank;
+    int64_t dims[5];
+    int64_t *layers; /* layers that use it, for meta.yaml; NULL: all */
+    int64_t n_layers;
+};
+#define MAX_STATES 4
+
+/* Keys of a family's hyper-parameters: see hparams.c. */
+struct hp_reader;
+
+struct model_arch {
+    const char *name;                 /* "qwen3" */
+    const char *const *model_types;   /* exact, NULL-terminated */
+    const char *const *architectures; /* classes that it computes */
+    const char *prefix;               /* of file names: "qwen" */
+    int head_parts;                   /* default split of the LM head */
+    /* config.json to hparams. */
+    int (*parse)(struct hp_reader *r, struct hparams *hp, struct err *e);
+    /* Every tensor that the family consumes. */
+    int (*needs)(const struct hparams *hp, struct ledger *l, struct err *e);
+    /* Tensors that are skipped: patterns on the canonical name, see
+     * checkpoint.c; NULL-terminated. */
+    const char *const *ignore;
+    uint64_t (*count)(const struct hparams *hp); /* parameters, by formula */
+    int (*states)(const struct hparams *hp, int64_t ctx,
+                  struct state_desc out[MAX_STATES]); /* how many */
+    /* The three kinds of model; builders report through mb's sticky error. */
+    void (*embeddings)(struct mb *b, const struct graph *g);
+    void (*chunk)(struct mb *b, const struct graph *g);
+    void (*head)(struct mb *b, const struct graph *g);
+    /* The reference forward pass. */
+    const struct oracle_ops *oracle;
+};
+
+/* All architectures, NULL-terminated, sorted by name. */
+extern const struct model_arch *const model_archs[];
+const struct model_arch *model_arch_by_type(const char *model_type);
+
+#endif

@@ -1,0 +1,63 @@
+/*
+ * `.mlpackage` directories and bare `.mlmodel` files: written from and read
+ * into the IR.
+ *
+ *   NAME.mlpackage/Manifest.json
+ *   NAME.mlpackage/Data/com.apple.CoreML/model.mlmodel       protobuf
+ *   NAME.mlpackage/Data/com.apple.CoreML/weights/weight.bin  blob storage v2
+ *
+ * Writing streams one constant at a time; a mil_data that several constants
+ * share, and any two blobs of equal bytes and type, are stored once.
+ * Identifiers come from the content; equal input gives equal bytes.
+ * Reading treats every byte as hostile.
+ */
+#ifndef SCHEMA_PACKAGE_H
+#define SCHEMA_PACKAGE_H
+
+#include "converter/base/log.h"
+#include "mil/mil.h"
+
+/* What a write produced, read back from what was written. */
+struct pkg_written {
+    uint64_t model_bytes;   /* model.mlmodel */
+    uint64_t weights_bytes; /* weight.bin */
+    uint64_t blobs;         /* stored */
+    uint64_t shared;        /* references beyond the first to a blob */
+};
+
+/* Called before each constant's blob is written and with the blob's bytes as
+ * they are written: progress. */
+struct pkg_options {
+    const struct log *log;
+    const char *stage;                      /* progress name; NULL: none */
+    uint64_t progress_base, progress_total; /* bytes of blobs */
+};
+
+/* Creates directory `path` (must not exist; suffix .mlpackage). The program
+ * is validated first. Interface (inputs, outputs, states, functions,
+ * metadata) is described as mlprogram.md 2 says: a single function must be
+ * called "main". */
+int pkg_write(const char *path, const struct mil_program *p,
+              const struct pkg_options *o, struct pkg_written *out,
+              struct err *e) ATTR_MUST_USE;
+
+/* An open package. Large constants read from weight.bin on demand. */
+struct pkg;
+struct pkg *pkg_open(const char *path, struct err *e) ATTR_MUST_USE;
+const struct mil_program *pkg_program(const struct pkg *p);
+const char *pkg_path(const struct pkg *p);
+/* Where a constant of this package lies; false for none of ours. Fits
+ * text_options.blob with cookie = the package. */
+bool pkg_blob(void *pkg, const struct mil_data *d, const char **file,
+              uint64_t *offset);
+struct pkg_sizes {
+    uint64_t model_bytes, weights_bytes;
+    uint64_t blobs;
+};
+void pkg_sizes(const struct pkg *p, struct pkg_sizes *out);
+/* The description in the file against the program: names, dtypes, shapes,
+ * functions, states. ERR_INPUT with the first difference. */
+int pkg_check_description(const struct pkg *p, struct err *e) ATTR_MUST_USE;
+void pkg_close(struct pkg *p);
+
+#endif
