@@ -30,8 +30,8 @@ struct io_file {
 
 /* Opens a regular file for reading; links are followed at every level. Each
  * stand-in has its own sentence: absent, a directory, a dangling link (names
- * its target), empty, a git-lfs pointer (names the expected size), a file
- * with holes (fewer blocks on disk than its size needs). */
+ * its target), empty, a git-lfs pointer (names the expected size). A file
+ * with holes is opened and marked: the caller judges. */
 int io_open_input(struct io_file *f, const char *path,
                   struct err *e) ATTR_MUST_USE;
 void io_close(struct io_file *f);
