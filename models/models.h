@@ -14,14 +14,14 @@
 /* What the graph functions are told. */
 struct graph {
     const struct hparams *hp;
-    const struct weights *weights; /* parts.h: names to constants */
+    struct weights *weights;       /* weights.h: names to constants */
     int64_t ctx;                   /* context length */
     int64_t batch;                 /* tokens per prefill call */
     int64_t tokens;                /* of the function being built: 1 or batch */
     int64_t first_layer, n_layers; /* of the chunk */
     bool last_chunk;
     const int64_t *head_sizes; /* rows of each LM-head part */
-    int n_heads_parts;
+    int n_head_parts;
 };
 
 /* A Core ML state that every chunk declares. */

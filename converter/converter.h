@@ -1,0 +1,102 @@
+/*
+ * The product's API: a checkpoint becomes a gated package.
+ *
+ *   cv_options_init -> options -> cv_job_open (checkpoint, plan)
+ *   -> cv_convert (stage, parts, meta.yaml, assets, one rename) -> gate.h
+ *
+ * Nothing is written before cv_convert, and nothing is visible under the
+ * output's name before everything is complete.
+ */
+#ifndef CONVERTER_CONVERTER_H
+#define CONVERTER_CONVERTER_H
+
+#include "converter/base/json.h"
+#include "converter/base/log.h"
+#include "converter/base/par.h"
+#include "models/models.h"
+
+/* Palettization of one part. */
+struct cv_lut {
+    int bits;       /* 0: none (fp16) */
+    uint64_t group; /* output channels per table; 0: one per tensor */
+};
+/* "6", "6,8", "6,0", "6,tensor", "none". ERR_USAGE naming the option. */
+int cv_lut_parse(const char *option, const char *text, struct cv_lut *out,
+                 struct err *e) ATTR_MUST_USE;
+
+struct cv_options {
+    const char *model;  /* checkpoint directory */
+    const char *output; /* NULL: ./anemll-<name>-ctx<N> */
+    const char *prefix; /* NULL: the family's */
+    int64_t ctx, batch;
+    struct cv_lut lut_embeddings, lut_ffn, lut_head;
+    int chunks;           /* 0: auto */
+    int64_t max_chunk_mb; /* for auto, in 10^6 bytes */
+    int head_parts;       /* 0: the family's, adjusted to divide */
+    bool strict;          /* refuse fallbacks */
+    bool force;           /* replace an existing package of ours */
+    bool tie;             /* tie although the config does not */
+    const struct log *log;
+    struct par *par;
+};
+void cv_options_init(struct cv_options *o);
+
+/* One file of the package, planned or written. */
+enum cv_kind { CV_EMBEDDINGS, CV_CHUNK, CV_HEAD };
+struct cv_part {
+    enum cv_kind kind;
+    int chunk; /* 1-based, for CV_CHUNK */
+    int64_t first_layer, n_layers;
+    char name[160]; /* "qwen_FFN_PF_lut6_chunk_01of02" */
+    struct cv_lut lut;
+    uint64_t weight_bytes; /* blobs as they will be written */
+    uint64_t weights;      /* elements of palettizable matrices */
+    uint64_t largest_blob;
+    /* After conversion, read back from what was written: */
+    uint64_t written_weights, written_model;
+    double sse, sum_sq;        /* palettization error */
+    uint64_t palettized;       /* elements with LUT */
+    uint64_t fallback_tensors; /* group reduced */
+};
+
+/* A job: an open checkpoint and its plan. */
+struct cv_job {
+    struct cv_options opt;
+    struct ckpt ckpt;
+    struct weights *weights;
+    char *output;
+    char *name; /* "anemll-Qwen3-0.6B-ctx512" */
+    const char *prefix;
+    struct cv_part *parts;
+    size_t n_parts;
+    int chunks;
+    int head_parts;
+    int64_t *head_sizes;
+    struct state_desc states[MAX_STATES];
+    int n_states;
+    uint64_t state_bytes;
+    uint64_t disk_bytes;   /* of the package, assets included */
+    uint64_t memory_bytes; /* peak of the conversion, estimated */
+    struct buf notes;      /* lines: fallbacks, warnings, lint */
+};
+/* plan_only: the config is enough. */
+int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
+                struct err *e) ATTR_MUST_USE;
+void cv_job_close(struct cv_job *j);
+void cv_plan_text(const struct cv_job *j, struct buf *out);
+void cv_plan_json(const struct cv_job *j, struct js_writer *w);
+
+/* Converts; the package is complete under j->output afterwards. */
+int cv_convert(struct cv_job *j, struct err *e) ATTR_MUST_USE;
+
+/* Builds the program of one part, palettized as the options say. Palettes
+ * and the program are owned by the result. */
+struct cv_program {
+    struct mil_program *program;
+    struct cv_palettes *palettes;
+};
+int cv_build_part(struct cv_job *j, struct cv_part *part,
+                  struct cv_program *out, struct err *e) ATTR_MUST_USE;
+void cv_program_release(struct cv_program *p);
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * The gate: re-opens a finished package from disk and compares it, position
+ * by position, with the float32 oracle.
+ *
+ * Two questions are answered apart. "bytes": are the written bytes right?
+ * The oracle runs on the weights decoded from the package itself, and the
+ * bars of an uncompressed package apply. "loss": what did compression cost?
+ * The oracle runs on the checkpoint's weights, and limits per bit width
+ * apply. Without compression both are the same comparison.
+ *
+ * A verdict is PASS only if every check passed and the prompts crossed a
+ * batch border and reached the last position of the context; a value that is
+ * NaN fails (checks are written so).
+ */
+#ifndef CONVERTER_GATE_H
+#define CONVERTER_GATE_H
+
+#include "converter/base/json.h"
+#include "converter/base/log.h"
+#include "converter/base/par.h"
+#include "mil/run/run.h"
+#include "models/checkpoint.h"
+
+struct gate_options {
+    const char *package;     /* directory */
+    const struct ckpt *ckpt; /* NULL: UNVERIFIED, structure only */
+    enum run_profile profile;
+    const char *tokens; /* prompts file, or NULL for the default ones */
+    const char *logits; /* where to write oracle.N and package.N */
+    const struct log *log;
+    struct par *par;
+};
+
+enum gate_verdict { GATE_PASS, GATE_FAIL, GATE_UNVERIFIED };
+
+struct gate_check {
+    char name[64];
+    double value, limit;
+    bool at_least; /* value must be >= limit, else <= */
+    bool pass;
+};
+struct gate_divergence {
+    int64_t prompt, position, oracle_token, package_token;
+    double margin;
+};
+struct gate_compare { /* package against one oracle */
+    double cosine_min, cosine_mean, psnr_min, kl_mean, kl_max;
+    double top1_agreement, top1_agreement_decided, max_abs_diff;
+    uint64_t positions, decided;
+    double perplexity_oracle, perplexity_package;
+    bool diverged;
+    struct gate_divergence first;
+};
+#define GATE_MAX_CHECKS 32
+struct gate_result {
+    enum gate_verdict verdict;
+    enum run_profile profile;
+    uint64_t prompts, positions;
+    struct gate_compare bytes, loss;
+    bool compressed; /* bytes and loss are two comparisons */
+    double prefill_infer_max_diff, max_abs_logit;
+    bool crossed_batch, reached_end;
+    struct gate_check checks[GATE_MAX_CHECKS];
+    int n_checks;
+    char reason[512]; /* of a FAIL or UNVERIFIED, for people */
+};
+
+int gate_run(const struct gate_options *o, struct gate_result *r,
+             struct err *e) ATTR_MUST_USE;
+/* The JSON document (schema version inside). */
+void gate_json(const struct gate_result *r, struct js_writer *w);
+/* gate.json of the package, replaced in one rename. */
+int gate_write(const char *package, const struct gate_result *r,
+               struct err *e) ATTR_MUST_USE;
+/* A few lines for people. */
+void gate_text(const struct gate_result *r, struct buf *out);
+
+/* Prompts: a safetensors file with int32 tensors tokens.N, or text with one
+ * prompt of ids a line. */
+struct prompts {
+    int32_t **ids;
+    size_t *lengths, n;
+};
+int prompts_read(struct prompts *p, const char *path, int64_t vocab,
+                 struct err *e) ATTR_MUST_USE;
+void prompts_release(struct prompts *p);
+
+/* Runs the oracle of a checkpoint on prompts and writes oracle.N [T, V]. */
+int gate_oracle_logits(const struct ckpt *c, const struct prompts *p,
+                       const char *path, struct par *par, const struct log *log,
+                       struct err *e) ATTR_MUST_USE;
+
+#endif

@@ -1,0 +1,423 @@
+/*
+ * Shared graph blocks; see parts.h for shapes.
+ */
+#include "models/parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Scores of hidden columns are cut to -MASK, visible ones to at most +MASK:
+ * one minimum masks and keeps an overflowed score finite, so that no row can
+ * become NaN and no infinity reaches the softmax. exp(-MASK) is zero in any
+ * precision. */
+#define MASK 30000.0
+
+int parts_kv_state(const struct hparams *hp, int64_t ctx,
+                   struct state_desc out[MAX_STATES])
+{
+    struct state_desc *s = &out[0];
+
+    memset(s, 0, sizeof(*s));
+    snprintf(s->name, sizeof(s->name), "%s", KV_STATE);
+    s->rank = 4;
+    s->dims[0] = 2 * hp->layers;
+    s->dims[1] = hp->kv_heads;
+    s->dims[2] = ctx;
+    s->dims[3] = hp->head_dim;
+    return 1;
+}
+
+/* ---- constants ---- */
+
+mil_ref parts_weight(struct mb *b, const struct graph *g,
+                     const struct weight_spec *spec)
+{
+    struct err e = ERR_INIT;
+    const struct mil_data *d;
+    char name[160];
+    size_t n;
+
+    if (b->err.code)
+        return 0;
+    d = weights_get(g->weights, spec, &e);
+    if (!d)
+        return mb_fail(b, e.code, "%s", e.text);
+    snprintf(name, sizeof(name), "%s", spec->tensor);
+    n = strlen(name);
+    if (spec->row || (spec->rows && d->origin->total_rows != spec->rows))
+        snprintf(name + n, sizeof(name) - n, "_rows_%llu",
+                 (unsigned long long)spec->row);
+    return mb_data(b, name, d);
+}
+
+mil_ref parts_vector(struct mb *b, const struct graph *g, const char *tensor)
+{
+    struct weight_spec s = { .tensor = tensor, .role = MIL_ROLE_NORM };
+
+    return parts_weight(b, g, &s);
+}
+
+static const char *layer_tensor(char out[128], int64_t layer, const char *name)
+{
+    snprintf(out, 128, "layers.%lld.%s", (long long)layer, name);
+    return out;
+}
+
+/* x times matrix `name` of a layer (plus bias), [1, in, 1, T] to
+ * [1, out, 1, T]. */
+static mil_ref project(struct mb *b, const struct graph *g, int64_t layer,
+                       const char *name, bool bias, int scale_exp, mil_ref x)
+{
+    char tensor[128], full[96];
+    struct weight_spec s = { .tensor = tensor,
+                             .role = MIL_ROLE_PROJECTION,
+                             .scale_exp = scale_exp,
+                             .conv = true };
+    mil_ref w, bb = 0;
+
+    snprintf(full, sizeof(full), "%s.weight", name);
+    layer_tensor(tensor, layer, full);
+    w = parts_weight(b, g, &s);
+    if (bias) {
+        snprintf(full, sizeof(full), "%s.bias", name);
+        layer_tensor(tensor, layer, full);
+        s.role = MIL_ROLE_NORM;
+        s.conv = false;
+        bb = parts_weight(b, g, &s);
+    }
+    mb_name(b, "%s", name);
+    return mb_conv1x1(b, x, w, bb);
+}
+
+/* ---- layouts and norms ---- */
+
+mil_ref parts_to_conv(struct mb *b, mil_ref x)
+{
+    mil_ref t = MB_TRANSPOSE(b, x, 0, 2, 1);
+
+    return MB(b, expand_dims, .x = t, .axes = MB_INTS(b, 2));
+}
+
+mil_ref parts_from_conv(struct mb *b, mil_ref x)
+{
+    mil_ref t = MB(b, squeeze, .x = x, .axes = MB_INTS(b, 2));
+
+    return MB_TRANSPOSE(b, t, 0, 2, 1);
+}
+
+/* Elements [first, first + n) of the last axis. */
+static mil_ref slice_last(struct mb *b, mil_ref x, int64_t first, int64_t n)
+{
+    struct mil_type t = mb_type(b, x);
+    int32_t begin[MIL_MAX_RANK] = { 0 }, size[MIL_MAX_RANK] = { 0 };
+
+    if (!t.rank)
+        return 0;
+    for (int i = 0; i < t.rank; i++)
+        size[i] = (int32_t)t.dims[i];
+    begin[t.rank - 1] = (int32_t)first;
+    size[t.rank - 1] = (int32_t)n;
+    return MB(b, slice_by_size, .x = x,
+              .begin = mb_ints(b, (size_t)t.rank, begin),
+              .size = mb_ints(b, (size_t)t.rank, size));
+}
+
+static mil_ref negate(struct mb *b, mil_ref x)
+{
+    return MB(b, mul, .x = x, .y = mb_f16(b, -1.0));
+}
+
+static mil_ref concat2(struct mb *b, mil_ref x, mil_ref y, int axis)
+{
+    return MB(b, concat, .values = MB_REFS(x, y), .axis = mb_int(b, axis),
+              .interleave = mb_bool(b, false));
+}
+
+mil_ref parts_rms_norm(struct mb *b, const struct graph *g, mil_ref x,
+                       const char *tensor)
+{
+    int64_t n = mb_dim(b, x, -1);
+    mil_ref both = concat2(b, x, negate(b, x), -1);
+    mil_ref norm = MB(b, layer_norm, .x = both, .axes = MB_INTS(b, -1),
+                      .epsilon = mb_f16(b, g->hp->rms_eps));
+
+    return MB(b, mul, .x = slice_last(b, norm, 0, n),
+              .y = parts_vector(b, g, tensor));
+}
+
+/* ---- the decoder's frame ---- */
+
+static mil_ref rope_rows(struct mb *b, const struct graph *g, mil_ref ids,
+                         bool is_sin)
+{
+    struct err e = ERR_INIT;
+    const struct mil_data *d;
+    mil_ref rows;
+
+    if (b->err.code)
+        return 0;
+    d = weights_rope(g->weights, (uint64_t)g->ctx, is_sin, &e);
+    if (!d)
+        return mb_fail(b, e.code, "%s", e.text);
+    rows = MB(b, gather, .x = mb_data(b, is_sin ? "rope_sin" : "rope_cos", d),
+              .indices = ids, .axis = mb_int(b, 0), .batch_dims = mb_int(b, 0),
+              .validate_indices = mb_bool(b, false));
+    return MB_RESHAPE(b, rows, 1, 1, (int32_t)g->tokens,
+                      (int32_t)g->hp->rope.dim);
+}
+
+void parts_decoder_begin(struct mb *b, const struct graph *g, struct decoder *d,
+                         mil_ref *hidden)
+{
+    int64_t T = g->tokens;
+    struct state_desc st[MAX_STATES];
+    mil_ref ids, mask, pos, low;
+
+    *hidden = mb_input(b, "hidden_states", MIL_F16, 3,
+                       (int64_t[]){ 1, T, g->hp->hidden });
+    ids = mb_input(b, "position_ids", MIL_I32, 1, &T);
+    mask =
+        mb_input(b, "causal_mask", MIL_F16, 4, (int64_t[]){ 1, 1, T, g->ctx });
+    pos = mb_input(b, "current_pos", MIL_I32, 1, (int64_t[]){ 1 });
+    parts_kv_state(g->hp, g->ctx, st);
+    d->state = mb_state(b, st[0].name, st[0].rank, st[0].dims);
+    d->cache = MB(b, read_state, .input = d->state);
+
+    /* 0 becomes +MASK, -inf becomes -MASK. */
+    low = MB(b, maximum, .x = mask, .y = mb_f16(b, -2 * MASK));
+    d->cap = MB(b, add, .x = low, .y = mb_f16(b, MASK));
+    /* 16-bit indices keep the gather on the Neural Engine. */
+    if (g->ctx <= 65536)
+        ids = MB(b, cast, .x = ids, .dtype = mb_string(b, "uint16"));
+    d->cos = rope_rows(b, g, ids, false);
+    d->sin = rope_rows(b, g, ids, true);
+    d->pos = pos;
+    d->pos_end = MB(b, add, .x = pos, .y = MB_INTS(b, (int32_t)T));
+}
+
+mil_ref parts_last_token(struct mb *b, const struct graph *g, mil_ref x)
+{
+    int32_t H = (int32_t)mb_dim(b, x, 2), T = (int32_t)mb_dim(b, x, 1);
+
+    (void)g;
+    return T == 1
+               ? x
+               : MB(b, slice_by_size, .x = x, .begin = MB_INTS(b, 0, T - 1, 0),
+                    .size = MB_INTS(b, 1, 1, H));
+}
+
+void parts_decoder_end(struct mb *b, const struct graph *g, mil_ref x)
+{
+    if (g->last_chunk) {
+        x = parts_last_token(b, g, x);
+        mb_scope(b, "norm");
+        x = parts_rms_norm(b, g, x, "norm.weight");
+        mb_leave(b);
+    }
+    mb_output(b, "output_hidden_states", x);
+}
+
+/* ---- attention ---- */
+
+/* [1, n * D, 1, T] to [1, n, T, D]. */
+static mil_ref to_heads(struct mb *b, const struct graph *g, mil_ref x,
+                        int64_t n)
+{
+    int32_t D = (int32_t)g->hp->head_dim, T = (int32_t)g->tokens;
+
+    if (T == 1)
+        return MB_RESHAPE(b, x, 1, (int32_t)n, 1, D);
+    x = MB_RESHAPE(b, x, 1, (int32_t)n, D, T);
+    return MB_TRANSPOSE(b, x, 0, 1, 3, 2);
+}
+
+/* [1, NH, T, D] to [1, NH * D, 1, T]. */
+static mil_ref from_heads(struct mb *b, const struct graph *g, mil_ref x)
+{
+    int32_t n = (int32_t)(g->hp->heads * g->hp->head_dim);
+    int32_t T = (int32_t)g->tokens;
+
+    if (T == 1)
+        return MB_RESHAPE(b, x, 1, n, 1, 1);
+    x = MB_TRANSPOSE(b, x, 0, 1, 3, 2);
+    return MB_RESHAPE(b, x, 1, n, 1, T);
+}
+
+/* Pairs (i, i + D/2): x cos + rotate_half(x) sin. */
+static mil_ref rotate(struct mb *b, const struct decoder *d, mil_ref x)
+{
+    int64_t n = mb_dim(b, x, -1);
+    mil_ref lo = slice_last(b, x, 0, n / 2);
+    mil_ref hi = slice_last(b, x, n / 2, n / 2);
+    mil_ref half = concat2(b, negate(b, hi), lo, -1);
+
+    return MB(b, add, .x = MB(b, mul, .x = x, .y = d->cos),
+              .y = MB(b, mul, .x = half, .y = d->sin));
+}
+
+/* Writes [1, NKV, T, D] into row `row` of the cache at the call's positions:
+ * update, write, and read again. */
+static void cache_write(struct mb *b, struct decoder *d, int64_t row,
+                        mil_ref update)
+{
+    mil_ref zero = MB_INTS(b, 0);
+    mil_ref begin =
+        MB(b, concat,
+           .values = MB_REFS(MB_INTS(b, (int32_t)row), zero, d->pos, zero),
+           .axis = mb_int(b, 0), .interleave = mb_bool(b, false));
+    mil_ref end = MB(b, concat,
+                     .values = MB_REFS(MB_INTS(b, (int32_t)row + 1), zero,
+                                       d->pos_end, zero),
+                     .axis = mb_int(b, 0), .interleave = mb_bool(b, false));
+    mil_ref masks = MB_BOOLS(b, false, true, false, true);
+    mil_ref all = MB_INTS(b, 1, 1, 1, 1);
+    mil_ref off = MB_BOOLS(b, false, false, false, false);
+    mil_ref next =
+        MB(b, slice_update, .x = d->cache, .update = update, .begin = begin,
+           .end = end, .stride = all, .begin_mask = masks, .end_mask = masks,
+           .squeeze_mask = off);
+
+    MB(b, write_state, .input = d->state, .data = next);
+    d->cache = MB(b, read_state, .input = d->state);
+}
+
+/* Row `row` of the cache, each key/value head repeated for its query heads:
+ * [1, NH, C, D]. */
+static mil_ref cache_read(struct mb *b, const struct graph *g,
+                          const struct decoder *d, int64_t row)
+{
+    const struct hparams *hp = g->hp;
+    int32_t nkv = (int32_t)hp->kv_heads, C = (int32_t)g->ctx;
+    int32_t D = (int32_t)hp->head_dim, r = (int32_t)(hp->heads / hp->kv_heads);
+    mil_ref x = MB(b, slice_by_size, .x = d->cache,
+                   .begin = MB_INTS(b, (int32_t)row, 0, 0, 0),
+                   .size = MB_INTS(b, 1, nkv, C, D));
+
+    if (r == 1)
+        return x;
+    x = MB_RESHAPE(b, x, nkv, 1, C, D);
+    x = MB(b, tile, .x = x, .reps = MB_INTS(b, 1, r, 1, 1));
+    return MB_RESHAPE(b, x, 1, nkv * r, C, D);
+}
+
+mil_ref parts_attention(struct mb *b, const struct graph *g, struct decoder *d,
+                        int64_t layer, mil_ref x, bool qk_norm)
+{
+    const struct hparams *hp = g->hp;
+    bool bias = hp->attention_bias;
+    char t[128];
+    mil_ref in = parts_to_conv(b, x), q, k, v, s;
+
+    q = to_heads(b, g, project(b, g, layer, "self_attn.q_proj", bias, 0, in),
+                 hp->heads);
+    k = to_heads(b, g, project(b, g, layer, "self_attn.k_proj", bias, 0, in),
+                 hp->kv_heads);
+    v = to_heads(b, g, project(b, g, layer, "self_attn.v_proj", bias, 0, in),
+                 hp->kv_heads);
+    if (qk_norm) {
+        q = parts_rms_norm(b, g, q,
+                           layer_tensor(t, layer, "self_attn.q_norm.weight"));
+        k = parts_rms_norm(b, g, k,
+                           layer_tensor(t, layer, "self_attn.k_norm.weight"));
+    }
+    q = rotate(b, d, q);
+    k = rotate(b, d, k);
+    cache_write(b, d, layer, k);
+    cache_write(b, d, hp->layers + layer, v);
+
+    /* The scale goes onto q: the product then stays further from 65504. */
+    q = MB(b, mul, .x = q, .y = mb_f16(b, 1.0 / sqrt((double)hp->head_dim)));
+    s = MB(b, matmul, .x = q, .y = cache_read(b, g, d, layer),
+           .transpose_x = mb_bool(b, false), .transpose_y = mb_bool(b, true));
+    s = MB(b, minimum, .x = s, .y = d->cap);
+    s = MB(b, softmax, .x = s, .axis = mb_int(b, -1));
+    s = MB(b, matmul, .x = s, .y = cache_read(b, g, d, hp->layers + layer),
+           .transpose_x = mb_bool(b, false), .transpose_y = mb_bool(b, false));
+    s = project(b, g, layer, "self_attn.o_proj", bias, 0, from_heads(b, g, s));
+    return parts_from_conv(b, s);
+}
+
+/* ---- MLP ---- */
+
+mil_ref parts_silu_mlp(struct mb *b, const struct graph *g, int64_t layer,
+                       mil_ref x)
+{
+    bool bias = g->hp->mlp_bias;
+    mil_ref in = parts_to_conv(b, x), half, up, act;
+
+    /* silu(z) = z sigmoid(z) = h (1 + tanh h) with h = z / 2. The gate's
+     * weights are halved, which is exact, so the convolution yields h; tanh
+     * because the Neural Engine's sigmoid is coarse. */
+    half = project(b, g, layer, "mlp.gate_proj", bias, -1, in);
+    up = project(b, g, layer, "mlp.up_proj", bias, 0, in);
+    act = MB(b, add, .x = MB(b, tanh, .x = half), .y = mb_f16(b, 1.0));
+    act = MB(b, mul, .x = half, .y = act);
+    act = MB(b, mul, .x = act, .y = up);
+    return parts_from_conv(b,
+                           project(b, g, layer, "mlp.down_proj", bias, 0, act));
+}
+
+/* ---- whole models ---- */
+
+void parts_plain_chunk(struct mb *b, const struct graph *g, bool qk_norm)
+{
+    struct decoder d;
+    mil_ref x;
+    char t[128];
+
+    parts_decoder_begin(b, g, &d, &x);
+    for (int64_t i = 0; i < g->n_layers; i++) {
+        int64_t l = g->first_layer + i;
+        mil_ref y;
+
+        mb_scope(b, "layers_%lld", (long long)l);
+        y = parts_rms_norm(b, g, x,
+                           layer_tensor(t, l, "input_layernorm.weight"));
+        y = parts_attention(b, g, &d, l, y, qk_norm);
+        x = MB(b, add, .x = x, .y = y);
+        if (g->last_chunk && i == g->n_layers - 1)
+            x = parts_last_token(b, g, x);
+        y = parts_rms_norm(b, g, x,
+                           layer_tensor(t, l,
+                                        "post_attention_layernorm.weight"));
+        x = MB(b, add, .x = x, .y = parts_silu_mlp(b, g, l, y));
+        mb_leave(b);
+    }
+    parts_decoder_end(b, g, x);
+}
+
+void parts_embeddings(struct mb *b, const struct graph *g)
+{
+    struct weight_spec s = { .tensor = "embed_tokens.weight",
+                             .role = MIL_ROLE_EMBEDDING };
+    mil_ref ids =
+        mb_input(b, "input_ids", MIL_I32, 2, (int64_t[]){ 1, MIL_DIM_UNKNOWN });
+    mil_ref x = MB(b, gather, .x = parts_weight(b, g, &s), .indices = ids,
+                   .axis = mb_int(b, 0), .batch_dims = mb_int(b, 0),
+                   .validate_indices = mb_bool(b, false));
+
+    mb_output(b, "hidden_states", x);
+}
+
+void parts_lm_head(struct mb *b, const struct graph *g)
+{
+    mil_ref x = mb_input(b, "hidden_states", MIL_F16, 3,
+                         (int64_t[]){ 1, 1, g->hp->hidden });
+    uint64_t row = 0;
+
+    x = parts_to_conv(b, x);
+    for (int i = 0; i < g->n_head_parts; i++) {
+        struct weight_spec s = { .tensor = "lm_head.weight",
+                                 .role = MIL_ROLE_HEAD,
+                                 .row = row,
+                                 .rows = (uint64_t)g->head_sizes[i],
+                                 .conv = true };
+        mil_ref w = parts_weight(b, g, &s);
+        char name[32];
+
+        snprintf(name, sizeof(name), "logits%d", i + 1);
+        mb_output(b, name, parts_from_conv(b, mb_conv1x1(b, x, w, 0)));
+        row += (uint64_t)g->head_sizes[i];
+    }
+}

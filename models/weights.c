@@ -1,0 +1,417 @@
+/*
+ * Constants that stream from checkpoint tensors, and RoPE tables that are
+ * computed while they are read.
+ */
+#include "models/weights.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "converter/base/dmath.h"
+#include "converter/base/num.h"
+
+/* Elements converted at a time: bounds the scratch on the stack. */
+#define PIECE 4096
+
+struct entry {
+    struct mil_data data;
+    struct mil_origin origin;
+    struct weight_spec spec;
+    const struct st *st;            /* NULL when planning */
+    const struct st_tensor *tensor; /* NULL when planning */
+    uint64_t first_elem, elems, cols;
+};
+
+struct rope_entry {
+    struct mil_data data;
+    double *inv_freq;
+    double scaling;
+    int dim;
+    bool is_sin;
+};
+
+struct weights {
+    const struct ckpt *ckpt;
+    struct arena arena;
+    struct entry **entries;
+    size_t n, cap;
+    struct rope_entry *rope[2];
+};
+
+struct weights *weights_new(const struct ckpt *c, struct err *e)
+{
+    struct weights *w = mem_zalloc(1, sizeof(*w), e);
+
+    if (w)
+        w->ckpt = c;
+    return w;
+}
+
+void weights_free(struct weights *w)
+{
+    if (!w)
+        return;
+    mem_free(w->entries);
+    arena_release(&w->arena);
+    mem_free(w);
+}
+
+/* ---- checkpoint tensors ---- */
+
+static int bad_value(const struct entry *en, const struct num_stats *s,
+                     struct err *e)
+{
+    const char *t = en->tensor->name;
+    uint64_t at = s->nan || s->inf ? s->first_bad : s->first_above;
+
+    if (s->nan || s->inf)
+        return err_set(e, ERR_INPUT,
+                       "tensor '%s' holds %llu NaN and %llu infinite values, "
+                       "the first at row %llu, column %llu",
+                       t, (unsigned long long)s->nan,
+                       (unsigned long long)s->inf,
+                       (unsigned long long)(at / en->cols),
+                       (unsigned long long)(at % en->cols));
+    return err_set(e, ERR_INPUT,
+                   "tensor '%s' holds %llu values beyond fp16 (largest finite "
+                   "65504, found %g), the first at row %llu, column %llu",
+                   t, (unsigned long long)s->above_f16, (double)s->max_abs,
+                   (unsigned long long)(at / en->cols),
+                   (unsigned long long)(at % en->cols));
+}
+
+/* Elements [first, first + n) of the tensor as checked, scaled fp16. */
+static int read_piece(const struct entry *en, uint64_t first, size_t n,
+                      f16_t *dst, struct err *e)
+{
+    float f[PIECE];
+    struct num_stats s = NUM_STATS_INIT;
+
+    if (st_read_f32(en->st, en->tensor, first, n, f, e))
+        return -1;
+    if (en->spec.scale_exp)
+        for (size_t i = 0; i < n; i++)
+            f[i] = ldexpf(f[i], en->spec.scale_exp);
+    num_stats_f32(&s, f, n, first);
+    if (s.nan || s.inf || s.above_f16)
+        return bad_value(en, &s, e);
+    num_f32_to_f16(dst, f, n);
+    return 0;
+}
+
+static int read_elems(const struct entry *en, uint64_t first, uint64_t n,
+                      f16_t *dst, struct err *e)
+{
+    while (n) {
+        size_t m = n < PIECE ? (size_t)n : PIECE;
+
+        if (read_piece(en, first, m, dst, e))
+            return -1;
+        first += m;
+        dst += m;
+        n -= m;
+    }
+    return 0;
+}
+
+static int read_weight(void *cookie, uint64_t offset, void *dst, size_t n,
+                       struct err *e)
+{
+    const struct entry *en = cookie;
+    unsigned char *out = dst;
+
+    if (!en->tensor)
+        return err_set(e, ERR_INPUT,
+                       "tensor '%s' is planned from the config alone and has "
+                       "no values",
+                       en->spec.tensor);
+    if (offset % 2 == 0 && n % 2 == 0 && (uintptr_t)dst % 2 == 0)
+        return read_elems(en, en->first_elem + offset / 2, n / 2, dst, e);
+    for (size_t i = 0; i < n;) { /* odd ends: through one piece */
+        f16_t h[PIECE];
+        uint64_t el = (offset + i) / 2;
+        size_t skip = (size_t)((offset + i) % 2), m = PIECE, take;
+
+        if (m > en->elems - el)
+            m = (size_t)(en->elems - el);
+        if (read_elems(en, en->first_elem + el, m, h, e))
+            return -1;
+        take = 2 * m - skip;
+        if (take > n - i)
+            take = n - i;
+        memcpy(out + i, (const unsigned char *)h + skip, take);
+        i += take;
+    }
+    return 0;
+}
+
+static bool spec_equal(const struct weight_spec *a, const struct weight_spec *b)
+{
+    return !strcmp(a->tensor, b->tensor) && a->row == b->row &&
+           a->rows == b->rows && a->scale_exp == b->scale_exp &&
+           a->conv == b->conv && a->role == b->role;
+}
+
+static const struct need *find_need(const struct ckpt *c, const char *name)
+{
+    for (size_t i = 0; i < c->ledger.n; i++)
+        if (!strcmp(c->ledger.needs[i].name, name))
+            return &c->ledger.needs[i];
+    if (!strcmp(name, "lm_head.weight") && c->hp.tied)
+        return find_need(c, "embed_tokens.weight");
+    return NULL;
+}
+
+static int fill_entry(struct weights *w, struct entry *en,
+                      const struct need *nd, struct err *e)
+{
+    struct weight_spec *s = &en->spec;
+    int64_t dims[4] = { 0 };
+    int rank = nd->rank;
+
+    if (!s->rows)
+        s->rows = nd->dims[0];
+    if (s->row > nd->dims[0] || s->rows > nd->dims[0] - s->row)
+        return err_set(e, ERR_INPUT,
+                       "tensor '%s' has %llu rows, rows %llu to %llu are "
+                       "asked for",
+                       nd->name, (unsigned long long)nd->dims[0],
+                       (unsigned long long)s->row,
+                       (unsigned long long)(s->row + s->rows));
+    en->cols = 1;
+    for (int i = 1; i < rank; i++)
+        en->cols *= nd->dims[i];
+    for (int i = 0; i < rank; i++)
+        dims[i] = (int64_t)(i ? nd->dims[i] : s->rows);
+    if (s->conv) {
+        dims[2] = dims[3] = 1;
+        rank = 4;
+    }
+    en->first_elem = s->row * en->cols;
+    en->elems = s->rows * en->cols;
+    en->st = w->ckpt->st;
+    en->tensor = nd->tensor;
+    en->origin.tensor = arena_strdup(&w->arena, nd->name, e);
+    if (!en->origin.tensor)
+        return -1;
+    en->origin.row = s->row;
+    en->origin.rows = s->rows;
+    en->origin.total_rows = nd->dims[0];
+    en->origin.scale_exp = s->scale_exp;
+    en->data.type = mil_type_make(MIL_F16, rank, dims);
+    en->data.bytes = 2 * en->elems;
+    en->data.read = read_weight;
+    en->data.cookie = en;
+    en->data.role = s->role;
+    en->data.origin = &en->origin;
+    return 0;
+}
+
+const struct mil_data *weights_get(struct weights *w,
+                                   const struct weight_spec *s, struct err *e)
+{
+    const struct need *nd = find_need(w->ckpt, s->tensor);
+    struct weight_spec full = *s;
+    struct entry *en;
+
+    if (!nd) {
+        err_set(e, ERR_INPUT,
+                "the %s graph asks for tensor '%s', which its "
+                "list of tensors does not hold",
+                w->ckpt->hp.model_type, s->tensor);
+        return NULL;
+    }
+    if (!full.rows)
+        full.rows = nd->dims[0];
+    for (size_t i = 0; i < w->n; i++)
+        if (spec_equal(&w->entries[i]->spec, &full))
+            return &w->entries[i]->data;
+    if (w->n == w->cap &&
+        mem_grow((void **)&w->entries, &w->cap, w->n, sizeof(*w->entries), e))
+        return NULL;
+    en = arena_alloc(&w->arena, 1, sizeof(*en), e);
+    if (!en)
+        return NULL;
+    en->spec = full;
+    en->spec.tensor = arena_strdup(&w->arena, s->tensor, e);
+    if (!en->spec.tensor || fill_entry(w, en, nd, e))
+        return NULL;
+    w->entries[w->n++] = en;
+    return &en->data;
+}
+
+/* ---- raw rows, for palettization ---- */
+
+bool weights_raw(const struct mil_data *d, struct weight_raw *out)
+{
+    const struct entry *en = d->cookie;
+
+    if (d->read != read_weight || d->type.rank < 2)
+        return false;
+    out->rows = en->spec.rows;
+    out->cols = en->cols;
+    out->is_bf16 = en->tensor && en->tensor->dtype == ST_BF16;
+    out->scale_exp = en->spec.scale_exp;
+    out->tensor = en->tensor ? en->tensor->name : en->spec.tensor;
+    return true;
+}
+
+int weights_raw_rows(const struct mil_data *d, uint64_t row, uint64_t n,
+                     uint16_t *dst, struct err *e)
+{
+    const struct entry *en = d->cookie;
+    uint64_t first, elems;
+
+    BUG_UNLESS(d->read == read_weight);
+    if (!en->tensor || row > en->spec.rows || n > en->spec.rows - row)
+        return err_set(e, ERR_INPUT, "tensor '%s' has no rows %llu to %llu",
+                       en->spec.tensor, (unsigned long long)row,
+                       (unsigned long long)(row + n));
+    first = en->first_elem + row * en->cols;
+    elems = n * en->cols;
+    if (en->tensor->dtype == ST_F32) {
+        struct entry unscaled = *en;
+
+        unscaled.spec.scale_exp = 0;
+        return read_elems(&unscaled, first, elems, dst, e);
+    }
+    if (st_read_bytes(en->st, en->tensor, 2 * first, dst, 2 * elems, e))
+        return -1;
+    for (uint64_t i = 0; i < elems; i++) /* file order to host order */
+        dst[i] = load_le16(&dst[i]);
+    return 0;
+}
+
+/* ---- RoPE tables ---- */
+
+static double clamp01(double x)
+{
+    return x < 0 ? 0 : x > 1 ? 1 : x;
+}
+
+/* Index (fractional) of the frequency that turns `b` times within the
+ * original context: transformers' yarn rule. */
+static double yarn_index(const struct rope_params *r, double b)
+{
+    const double two_pi = 6.28318530717958647693;
+
+    return r->dim * dm_log(r->original_max / (two_pi * b)) /
+           (2 * dm_log(r->theta));
+}
+
+static void yarn(const struct rope_params *r, double *f)
+{
+    double lo = yarn_index(r, r->beta_fast), hi = yarn_index(r, r->beta_slow);
+
+    if (r->truncate) {
+        lo = floor(lo);
+        hi = ceil(hi);
+    }
+    lo = lo < 0 ? 0 : lo;
+    hi = hi > r->dim - 1 ? r->dim - 1 : hi;
+    if (lo == hi)
+        hi += 0.001;
+    for (int i = 0; i < r->dim / 2; i++) {
+        double m = clamp01((i - lo) / (hi - lo));
+
+        f[i] = f[i] / r->factor * m + f[i] * (1 - m);
+    }
+}
+
+static void llama3(const struct rope_params *r, double *f)
+{
+    const double two_pi = 6.28318530717958647693;
+    double wl_low = r->original_max / r->low_freq_factor;
+    double wl_high = r->original_max / r->high_freq_factor;
+
+    for (int i = 0; i < r->dim / 2; i++) {
+        double wl = two_pi / f[i], s;
+
+        if (wl < wl_high)
+            continue;
+        if (wl > wl_low) {
+            f[i] /= r->factor;
+            continue;
+        }
+        s = (r->original_max / wl - r->low_freq_factor) /
+            (r->high_freq_factor - r->low_freq_factor);
+        f[i] = (1 - s) * f[i] / r->factor + s * f[i];
+    }
+}
+
+int rope_frequencies(const struct rope_params *r, double *f, struct err *e)
+{
+    if (r->dim <= 0 || r->dim % 2 || !(r->theta > 1))
+        return err_set(e, ERR_INPUT,
+                       "rope of width %d and theta %g cannot be computed "
+                       "(an even width and theta above 1 are needed)",
+                       r->dim, r->theta);
+    for (int i = 0; i < r->dim / 2; i++)
+        f[i] = dm_pow(r->theta, -2.0 * i / r->dim);
+    switch (r->type) {
+    case ROPE_DEFAULT: break;
+    case ROPE_LINEAR:
+        for (int i = 0; i < r->dim / 2; i++)
+            f[i] /= r->factor;
+        break;
+    case ROPE_LLAMA3: llama3(r, f); break;
+    case ROPE_YARN: yarn(r, f); break;
+    }
+    return 0;
+}
+
+static f16_t rope_elem(const struct rope_entry *r, uint64_t el)
+{
+    uint64_t pos = el / (uint64_t)r->dim;
+    int half = r->dim / 2;
+    double s, c;
+
+    dm_sincos((double)pos * r->inv_freq[el % (uint64_t)r->dim % (uint64_t)half],
+              &s, &c);
+    return f64_to_f16((r->is_sin ? s : c) * r->scaling);
+}
+
+static int read_rope(void *cookie, uint64_t offset, void *dst, size_t n,
+                     struct err *e)
+{
+    const struct rope_entry *r = cookie;
+    unsigned char *out = dst;
+
+    (void)e;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char le[2];
+
+        store_le16(le, rope_elem(r, (offset + i) / 2));
+        out[i] = le[(offset + i) % 2];
+        if ((offset + i) % 2 == 0 && i + 1 < n)
+            out[++i] = le[1];
+    }
+    return 0;
+}
+
+const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
+                                    bool is_sin, struct err *e)
+{
+    const struct rope_params *p = &w->ckpt->hp.rope;
+    struct rope_entry *r = w->rope[is_sin];
+    int64_t dims[2] = { (int64_t)rows, p->dim };
+
+    if (r && r->data.type.dims[0] == dims[0])
+        return &r->data;
+    r = arena_alloc(&w->arena, 1, sizeof(*r), e);
+    if (!r)
+        return NULL;
+    r->inv_freq = arena_alloc(&w->arena, (size_t)p->dim, sizeof(double), e);
+    if (!r->inv_freq || rope_frequencies(p, r->inv_freq, e))
+        return NULL;
+    r->scaling = p->attention_scaling;
+    r->dim = p->dim;
+    r->is_sin = is_sin;
+    r->data.type = mil_type_make(MIL_F16, 2, dims);
+    r->data.bytes = 2 * rows * (uint64_t)p->dim;
+    r->data.read = read_rope;
+    r->data.cookie = r;
+    r->data.role = MIL_ROLE_ROPE;
+    w->rope[is_sin] = r;
+    return &r->data;
+}

@@ -1,0 +1,53 @@
+/*
+ * Checkpoint tensors as constants of a program: row ranges, fp16 conversion,
+ * exact folds of powers of two, value checks. Nothing is held in memory; each
+ * read streams from the checkpoint.
+ */
+#ifndef MODELS_WEIGHTS_H
+#define MODELS_WEIGHTS_H
+
+#include "mil/mil.h"
+#include "models/checkpoint.h"
+
+struct weights;
+
+/* `c` must outlive the result and every program built with it. A checkpoint
+ * without weights (planning) gives constants with types but no bytes. */
+struct weights *weights_new(const struct ckpt *c, struct err *e) ATTR_MUST_USE;
+void weights_free(struct weights *w);
+
+struct weight_spec {
+    const char *tensor; /* canonical name */
+    enum mil_role role;
+    uint64_t row, rows; /* of axis 0; rows 0 = all */
+    int scale_exp;      /* folded: value * 2^scale_exp */
+    bool conv;          /* matrices as [out, in, 1, 1] */
+};
+/* One mil_data per distinct spec: both functions of a chunk get the same. */
+const struct mil_data *weights_get(struct weights *w,
+                                   const struct weight_spec *s,
+                                   struct err *e) ATTR_MUST_USE;
+
+/* cos (is_sin false) or sin rows [rows, dim] for positions 0 .. rows - 1,
+ * fp16, both halves of a row equal (rotate-half). Computed in double from
+ * `hp->rope` by arithmetic that is the same on every machine. */
+const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
+                                    bool is_sin, struct err *e) ATTR_MUST_USE;
+
+/* For palettization: the bit patterns as stored (F32: rounded to fp16),
+ * unscaled. NULL if the data is no checkpoint matrix. */
+struct weight_raw {
+    uint64_t rows, cols;
+    bool is_bf16; /* else fp16 */
+    int scale_exp;
+    const char *tensor; /* name in the checkpoint */
+};
+bool weights_raw(const struct mil_data *d, struct weight_raw *out);
+int weights_raw_rows(const struct mil_data *d, uint64_t row, uint64_t n,
+                     uint16_t *dst, struct err *e) ATTR_MUST_USE;
+
+/* Frequencies of a RoPE setting: inv_freq[0 .. dim/2 - 1]. */
+int rope_frequencies(const struct rope_params *r, double *inv_freq,
+                     struct err *e) ATTR_MUST_USE;
+
+#endif
