@@ -81,6 +81,10 @@ const struct st_tensor *st_find(const struct st *s, const char *name);
 size_t st_shard_count(const struct st *s);
 const char *st_shard_path(const struct st *s, int shard);
 uint64_t st_data_bytes(const struct st *s); /* of all tensors */
+/* A shard has holes (blocks on disk far below its size), as a broken-off
+ * download leaves behind: sound to the format, zeros to the model. */
+bool st_shard_sparse(const struct st *s, int shard);
+bool st_sparse(const struct st *s); /* any shard */
 /* Things worth a line: "T in A and B, using A", unmapped tensors... */
 size_t st_note_count(const struct st *s);
 const char *st_note(const struct st *s, size_t i);
