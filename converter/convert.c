@@ -1,0 +1,198 @@
+/*
+ * The pipeline: judge the output, stage, parts one after the other, meta.yaml,
+ * assets, one rename.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "converter/assets.h"
+#include "converter/base/io.h"
+#include "converter/base/num.h"
+#include "converter/converter.h"
+#include "converter/meta.h"
+#include "converter/program_priv.h"
+#include "schema/package.h"
+
+/* ---- before any work ---- */
+
+/* The nearest folder that exists above a path that may not. */
+static char *existing_parent(const char *path, struct err *e)
+{
+    char *p = mem_strdup(path, e);
+
+    while (p && !io_exists(p)) {
+        char *slash = strrchr(p, '/');
+
+        if (!slash) {
+            mem_free(p);
+            return mem_strdup(".", e);
+        }
+        if (slash == p) {
+            slash[1] = '\0';
+            break;
+        }
+        *slash = '\0';
+    }
+    return p;
+}
+
+/* The output may not be the model, lie inside it, or hold it or one of its
+ * shards: whatever the names, by device and inode. */
+static int check_apart(const struct cv_job *j, const char *parent,
+                       struct err *e)
+{
+    const char *model = j->opt.model;
+
+    if (io_contains(model, j->output) == 1 || io_contains(model, parent) == 1)
+        return err_set(e, ERR_USAGE,
+                       "the output '%s' lies inside the model folder '%s'",
+                       j->output, model);
+    if (io_contains(j->output, model) == 1)
+        return err_set(e, ERR_USAGE,
+                       "the output '%s' is or holds the model folder '%s'",
+                       j->output, model);
+    for (size_t i = 0; i < st_shard_count(j->ckpt.st); i++)
+        if (io_contains(j->output, st_shard_path(j->ckpt.st, (int)i)) == 1)
+            return err_set(e, ERR_USAGE,
+                           "the output '%s' holds the model's file '%s'",
+                           j->output, st_shard_path(j->ckpt.st, (int)i));
+    return 0;
+}
+
+static int check_output(const struct cv_job *j, struct err *e)
+{
+    struct meta m;
+    struct err probe = ERR_INIT;
+
+    if (!io_exists(j->output))
+        return 0;
+    if (!j->opt.force)
+        return err_set(e, ERR_USAGE,
+                       "'%s' exists; choose another -o or pass --force to "
+                       "replace it",
+                       j->output);
+    if (!io_is_dir(j->output) || meta_read(j->output, &m, &probe))
+        return err_set(e, ERR_USAGE,
+                       "'%s' exists and is no package (%s); --force replaces "
+                       "packages only",
+                       j->output,
+                       probe.code ? probe.text : "it is not a folder");
+    return 0;
+}
+
+static int check_space(const struct cv_job *j, const char *parent,
+                       uint64_t need, struct err *e)
+{
+    char a[NUM_TEXT_MAX], b[NUM_TEXT_MAX];
+    uint64_t have;
+
+    if (io_free_bytes(parent, &have, e))
+        return -1;
+    if (have >= need)
+        return 0;
+    num_bytes_text(a, need);
+    num_bytes_text(b, have);
+    return err_set(e, ERR_IO,
+                   "the package needs about %s (%" PRIu64 " bytes) and the "
+                   "disk of '%s' has %s (%" PRIu64 " bytes) free",
+                   a, need, j->output, b, have);
+}
+
+static int preflight(const struct cv_job *j, const struct assets *a,
+                     struct err *e)
+{
+    char *parent = existing_parent(j->output, e);
+    int rc = -1;
+
+    if (parent && !check_apart(j, parent, e) && !check_output(j, e) &&
+        !check_space(j, parent, j->disk_bytes + assets_bytes(a), e))
+        rc = 0;
+    mem_free(parent);
+    return rc;
+}
+
+/* ---- the work ---- */
+
+static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
+                      uint64_t base, uint64_t total, struct err *e)
+{
+    struct pkg_options po = { .log = j->opt.log,
+                              .stage = "convert",
+                              .progress_base = base,
+                              .progress_total = total };
+    struct cv_program prog;
+    struct pkg_written w;
+    char *path;
+    int rc = -1;
+
+    if (log_cancelled(j->opt.log))
+        return err_set(e, ERR_CANCELLED, "interrupted");
+    if (cv_build_part(j, part, &prog, e))
+        return -1;
+    path = mem_printf(e, "%s/%s.mlpackage", dir, part->name);
+    if (path && !pkg_write(path, prog.program, &po, &w, e)) {
+        part->written_weights = w.weights_bytes;
+        part->written_model = w.model_bytes;
+        cv_program_error(&prog, part);
+        rc = 0;
+    }
+    mem_free(path);
+    cv_program_release(&prog);
+    return rc;
+}
+
+static int write_parts(struct cv_job *j, const char *dir, struct err *e)
+{
+    uint64_t base = 0, total = 0;
+
+    for (size_t i = 0; i < j->n_parts; i++)
+        total += j->parts[i].weight_bytes;
+    for (size_t i = 0; i < j->n_parts; i++) {
+        struct cv_part *p = &j->parts[i];
+
+        if (write_part(j, p, dir, base, total, e))
+            return -1;
+        base += p->weight_bytes;
+        log_debug(j->opt.log, "%s: %" PRIu64 " bytes of weights", p->name,
+                  p->written_weights);
+    }
+    return 0;
+}
+
+static int write_meta(const struct cv_job *j, const struct assets *a,
+                      const char *dir, struct err *e)
+{
+    struct buf text = BUF_INIT;
+    char *path = io_join(dir, "meta.yaml", e);
+    int rc = -1;
+
+    if (path && !meta_text(j, a, &text, e))
+        rc = io_write_file(path, text.data, text.len, e);
+    mem_free(path);
+    buf_release(&text);
+    return rc;
+}
+
+int cv_convert(struct cv_job *j, struct err *e)
+{
+    struct io_stage stage = IO_STAGE_INIT;
+    struct assets *a = assets_open(&j->ckpt, &j->notes, e);
+    int rc = -1;
+
+    if (!a || preflight(j, a, e) ||
+        io_stage_begin(&stage, j->output, j->opt.force, e))
+        goto out;
+    if (write_parts(j, stage.dir, e) || write_meta(j, a, stage.dir, e) ||
+        assets_write(a, stage.dir, e) || st_unchanged(j->ckpt.st, e))
+        goto out;
+    if (log_cancelled(j->opt.log)) {
+        err_set(e, ERR_CANCELLED, "interrupted");
+        goto out;
+    }
+    rc = io_stage_commit(&stage, e);
+out:
+    io_stage_release(&stage);
+    assets_close(a);
+    return rc;
+}

@@ -1,0 +1,298 @@
+/*
+ * meta.yaml of any ANEMLL package, ours or not: required keys, defaults for
+ * the rest, and the files that belong to it. Hostile input.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "converter/base/io.h"
+#include "converter/base/num.h"
+#include "converter/meta.h"
+
+#define META_MAX_BYTES 1000000
+
+/* Value of a key in a mapping; NULL if absent. A key twice is an error. */
+static yaml_node_t *get(yaml_document_t *d, yaml_node_t *map, const char *key,
+                        struct err *e)
+{
+    yaml_node_t *found = NULL;
+    size_t len = strlen(key);
+
+    if (!map || map->type != YAML_MAPPING_NODE)
+        return NULL;
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start;
+         p < map->data.mapping.pairs.top; p++) {
+        yaml_node_t *k = yaml_document_get_node(d, p->key);
+
+        if (!k || k->type != YAML_SCALAR_NODE || k->data.scalar.length != len ||
+            memcmp(k->data.scalar.value, key, len))
+            continue;
+        if (found) {
+            err_set(e, ERR_INPUT, "key '%s' stands there twice", key);
+            return NULL;
+        }
+        found = yaml_document_get_node(d, p->value);
+    }
+    return found;
+}
+
+static int need_map(yaml_document_t *d, yaml_node_t *map, const char *key,
+                    yaml_node_t **out, struct err *e)
+{
+    *out = get(d, map, key, e);
+    if (!*out || (*out)->type != YAML_MAPPING_NODE)
+        return err_set(e, ERR_INPUT, "'%s' is %s", key,
+                       *out ? "no mapping" : "missing");
+    return 0;
+}
+
+/* A scalar into a fixed buffer; absent leaves it as it is. */
+static int get_text(yaml_document_t *d, yaml_node_t *map, const char *key,
+                    char *out, size_t cap, struct err *e)
+{
+    yaml_node_t *n = get(d, map, key, e);
+
+    if (!n)
+        return e->code ? -1 : 0;
+    if (n->type != YAML_SCALAR_NODE || n->data.scalar.length >= cap ||
+        strlen((char *)n->data.scalar.value) != n->data.scalar.length)
+        return err_set(e, ERR_INPUT, "'%s' is no text of fewer than %zu bytes",
+                       key, cap);
+    memcpy(out, n->data.scalar.value, n->data.scalar.length + 1);
+    return 0;
+}
+
+static int get_int(yaml_document_t *d, yaml_node_t *map, const char *key,
+                   int64_t min, int64_t max, bool required, int64_t *out,
+                   struct err *e)
+{
+    char t[32] = "";
+
+    if (get_text(d, map, key, t, sizeof(t), e))
+        return -1;
+    if (!t[0])
+        return required ? err_set(e, ERR_INPUT, "'%s' is missing", key) : 0;
+    if (!num_parse_i64(t, strlen(t), out) || *out < min || *out > max)
+        return err_set(e, ERR_INPUT,
+                       "'%s' is '%s', a number from %" PRId64 " to %" PRId64
+                       " is allowed",
+                       key, t, min, max);
+    return 0;
+}
+
+static int get_bits(yaml_document_t *d, yaml_node_t *map, const char *key,
+                    int *out, struct err *e)
+{
+    char t[32] = "";
+    int64_t v = 0;
+
+    if (get_text(d, map, key, t, sizeof(t), e))
+        return -1;
+    if (t[0] && strcmp(t, "none") &&
+        (!num_parse_i64(t, strlen(t), &v) || v < 1 || v > 8))
+        return err_set(e, ERR_INPUT, "'%s' is '%s', 1 to 8 or none are allowed",
+                       key, t);
+    *out = (int)v;
+    return 0;
+}
+
+static int get_flag(yaml_document_t *d, yaml_node_t *map, const char *key,
+                    bool *out, struct err *e)
+{
+    char t[32] = "";
+
+    if (get_text(d, map, key, t, sizeof(t), e))
+        return -1;
+    if (t[0] && strcmp(t, "true") && strcmp(t, "false"))
+        return err_set(e, ERR_INPUT, "'%s' is '%s', true and false are allowed",
+                       key, t);
+    *out = !strcmp(t, "true");
+    return 0;
+}
+
+static int get_file(yaml_document_t *d, yaml_node_t *map, const char *key,
+                    char out[192], struct err *e)
+{
+    if (get_text(d, map, key, out, 192, e))
+        return -1;
+    if (out[0] && !io_is_component(out))
+        return err_set(e, ERR_INPUT, "'%s' is '%s', which is no file name", key,
+                       out);
+    return 0;
+}
+
+static int fill(yaml_document_t *d, yaml_node_t *root, struct meta *m,
+                struct err *e)
+{
+    yaml_node_t *info, *p;
+    char type[32] = "";
+
+    if (need_map(d, root, "model_info", &info, e) ||
+        need_map(d, info, "parameters", &p, e) ||
+        get_text(d, info, "model_type", type, sizeof(type), e))
+        return -1;
+    if (!strcmp(type, "monolithic"))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "it is a monolithic package; packages of embeddings, "
+                       "chunks and LM head are supported");
+    if (get_text(d, info, "name", m->name, sizeof(m->name), e) ||
+        get_text(d, info, "version", m->version, sizeof(m->version), e) ||
+        get_text(d, info, "architecture", m->architecture,
+                 sizeof(m->architecture), e) ||
+        get_text(d, p, "model_prefix", m->prefix, sizeof(m->prefix), e))
+        return -1;
+    if (get_int(d, p, "context_length", 1, 1 << 24, true, &m->context_length,
+                e) ||
+        get_int(d, p, "batch_size", 1, 1 << 16, true, &m->batch_size, e) ||
+        get_int(d, p, "num_chunks", 1, 99, false, &m->num_chunks, e) ||
+        get_int(d, p, "split_lm_head", 1, 4096, false, &m->split_lm_head, e) ||
+        get_int(d, p, "vocab_size", 1, 1 << 24, false, &m->vocab_size, e) ||
+        get_int(d, p, "hidden_size", 1, 1 << 24, false, &m->hidden_size, e) ||
+        get_int(d, p, "num_layers", 1, 10000, false, &m->num_layers, e))
+        return -1;
+    if (get_bits(d, p, "lut_embeddings", &m->lut_embeddings, e) ||
+        get_bits(d, p, "lut_ffn", &m->lut_ffn, e) ||
+        get_bits(d, p, "lut_lmhead", &m->lut_lmhead, e) ||
+        get_flag(d, p, "prefill_last_token_output",
+                 &m->prefill_last_token_output, e) ||
+        get_flag(d, p, "recurrent_state", &m->recurrent_state, e))
+        return -1;
+    return get_file(d, p, "embeddings", m->embeddings, e) ||
+                   get_file(d, p, "ffn", m->ffn, e) ||
+                   get_file(d, p, "lm_head", m->lm_head, e)
+               ? -1
+               : 0;
+}
+
+static int parse(const struct buf *text, struct meta *m, struct err *e)
+{
+    yaml_parser_t parser;
+    yaml_document_t doc;
+    int rc = -1;
+
+    if (!yaml_parser_initialize(&parser))
+        return err_set(e, ERR_NOMEM, "no memory for the YAML parser");
+    yaml_parser_set_input_string(&parser, (const unsigned char *)buf_text(text),
+                                 text->len);
+    if (!yaml_parser_load(&parser, &doc)) {
+        err_set(e, ERR_INPUT, "line %zu, column %zu: %s",
+                parser.problem_mark.line + 1, parser.problem_mark.column + 1,
+                parser.problem ? parser.problem : "no YAML");
+    } else {
+        rc = fill(&doc, yaml_document_get_root_node(&doc), m, e);
+        yaml_document_delete(&doc);
+    }
+    yaml_parser_delete(&parser);
+    return rc;
+}
+
+int meta_read(const char *dir, struct meta *m, struct err *e)
+{
+    struct buf text = BUF_INIT;
+    char *path = io_join(dir, "meta.yaml", e);
+    int rc = -1;
+
+    memset(m, 0, sizeof(*m));
+    if (path && !io_read_file(path, META_MAX_BYTES, &text, e)) {
+        rc = parse(&text, m, e);
+        if (rc)
+            err_in(e, "cannot read '%s'", path);
+    }
+    buf_release(&text);
+    mem_free(path);
+    return rc;
+}
+
+/* ---- files ---- */
+
+/* The number in "..._chunk_XXofYY", XX or YY; 0 if the name has none. */
+static int chunk_number(const char *name, bool total)
+{
+    const char *p = strstr(name, "_chunk_");
+    int a, b;
+
+    if (!p || sscanf(p, "_chunk_%2dof%2d", &a, &b) != 2)
+        return 0;
+    return total ? b : a;
+}
+
+static bool is_part(const char *name, enum cv_kind kind, int chunk)
+{
+    size_t n = strlen(name);
+
+    if (n < 11 || strcmp(name + n - 10, ".mlpackage"))
+        return false;
+    switch (kind) {
+    case CV_EMBEDDINGS: return strstr(name, "_embeddings") != NULL;
+    case CV_HEAD: return strstr(name, "_lm_head") != NULL;
+    case CV_CHUNK:
+        return strstr(name, "_FFN_PF") && chunk_number(name, false) == chunk;
+    }
+    return false;
+}
+
+static char *scan(const char *dir, enum cv_kind kind, int chunk, struct err *e)
+{
+    static const char *const what[] = { "_embeddings", "_FFN_PF*_chunk_",
+                                        "_lm_head" };
+    char **names, *path = NULL;
+    size_t n, hits = 0, at = 0;
+
+    if (io_list(dir, &names, &n, e))
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        if (is_part(names[i], kind, chunk)) {
+            hits++;
+            at = i;
+        }
+    if (hits == 1)
+        path = io_join(dir, names[at], e);
+    else
+        err_set(e, ERR_INPUT,
+                "'%s' holds %zu files *%s*.mlpackage%s, one is "
+                "needed",
+                dir, hits, what[kind],
+                kind == CV_CHUNK ? " of that chunk" : "");
+    io_list_free(names, n);
+    return path;
+}
+
+/* The key's name with its extension replaced and, for chunks, its number. */
+static char *from_key(const char *dir, const char *key, enum cv_kind kind,
+                      int chunk, struct err *e)
+{
+    char name[224];
+    size_t n;
+    char *p;
+
+    snprintf(name, sizeof(name), "%s", key);
+    n = strlen(name);
+    if (n > 9 && !strcmp(name + n - 9, ".mlmodelc"))
+        n -= 9;
+    else if (n > 10 && !strcmp(name + n - 10, ".mlpackage"))
+        n -= 10;
+    name[n] = '\0';
+    p = strstr(name, "_chunk_");
+    if (kind == CV_CHUNK && (!p || strlen(p) < 9))
+        return err_set(e, ERR_INPUT, "'ffn' is '%s', which names no chunk",
+                       key),
+               NULL;
+    if (kind == CV_CHUNK) {
+        p[7] = (char)('0' + chunk / 10 % 10);
+        p[8] = (char)('0' + chunk % 10);
+    }
+    return mem_printf(e, "%s/%s.mlpackage", dir, name);
+}
+
+char *meta_part_path(const char *dir, const struct meta *m, enum cv_kind kind,
+                     int chunk, struct err *e)
+{
+    const char *key = kind == CV_EMBEDDINGS ? m->embeddings
+                      : kind == CV_HEAD     ? m->lm_head
+                                            : m->ffn;
+
+    return key[0] ? from_key(dir, key, kind, chunk, e)
+                  : scan(dir, kind, chunk, e);
+}

@@ -1,0 +1,53 @@
+/*
+ * Options of a job and their text forms.
+ */
+#include <string.h>
+
+#include "converter/base/num.h"
+#include "converter/converter.h"
+#include "quant/quant.h"
+
+void cv_options_init(struct cv_options *o)
+{
+    memset(o, 0, sizeof(*o));
+    o->ctx = 512;
+    o->batch = 64;
+    o->lut_ffn = (struct cv_lut){ 6, 8 };
+    o->lut_head = (struct cv_lut){ 6, 8 };
+    o->max_chunk_mb = 950;
+}
+
+static int parse_group(const char *s, uint64_t *group)
+{
+    if (!strcmp(s, "tensor") || !strcmp(s, "t")) {
+        *group = 0;
+        return 0;
+    }
+    return num_parse_u64(s, strlen(s), group) && *group <= 1u << 20 ? 0 : -1;
+}
+
+int cv_lut_parse(const char *option, const char *text, struct cv_lut *out,
+                 struct err *e)
+{
+    const char *comma = strchr(text, ',');
+    size_t n = comma ? (size_t)(comma - text) : strlen(text);
+    uint64_t bits;
+
+    if (!strcmp(text, "none")) {
+        *out = (struct cv_lut){ 0, 8 };
+        return 0;
+    }
+    if (!num_parse_u64(text, n, &bits) || bits > 8 || !qz_bits_ok((int)bits))
+        return err_set(e, ERR_USAGE,
+                       "%s: '%s' is not BITS[,GROUP] or none; bits are 1, 2, "
+                       "3, 4, 6 or 8",
+                       option, text);
+    out->bits = (int)bits;
+    out->group = 8;
+    if (comma && parse_group(comma + 1, &out->group))
+        return err_set(e, ERR_USAGE,
+                       "%s: group '%s' is not a number of output channels "
+                       "(1 to 1048576), 0 or tensor",
+                       option, comma + 1);
+    return 0;
+}

@@ -1,0 +1,369 @@
+/*
+ * A package and its call order: embeddings, chunks 1..N, LM head; full
+ * batches through prefill, single tokens through infer.
+ */
+#include "converter/package_run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "converter/base/io.h"
+
+struct package {
+    char *dir;
+    struct meta meta;
+    struct pkg **files; /* embeddings, chunks, head */
+    struct run_model **models;
+    size_t n;
+    struct run_states *states;
+    int64_t pos;
+    int64_t hidden, vocab;
+    float *mask;        /* [batch, ctx] rows of the causal mask */
+    int32_t *positions; /* [batch] */
+    float *stream;      /* [batch, hidden] between the parts */
+};
+
+/* ---- opening ---- */
+
+static int open_file(struct package *p, size_t i, char *path,
+                     const struct run_options *o, struct err *e)
+{
+    if (!path)
+        return -1;
+    p->files[i] = pkg_open(path, e);
+    if (p->files[i])
+        p->models[i] = run_open(pkg_program(p->files[i]), o, e);
+    if (!p->models[i])
+        err_in(e, "part '%s'", io_basename(path));
+    mem_free(path);
+    return p->models[i] ? 0 : -1;
+}
+
+static int open_files(struct package *p, const struct run_options *o,
+                      struct err *e)
+{
+    size_t chunks = p->meta.num_chunks ? (size_t)p->meta.num_chunks : 1;
+
+    p->n = chunks + 2;
+    p->files = mem_zalloc(p->n, sizeof(*p->files), e);
+    p->models = mem_zalloc(p->n, sizeof(*p->models), e);
+    if (!p->files || !p->models)
+        return -1;
+    if (open_file(p, 0, meta_part_path(p->dir, &p->meta, CV_EMBEDDINGS, 0, e),
+                  o, e))
+        return -1;
+    for (size_t i = 1; i <= chunks; i++)
+        if (open_file(p, i,
+                      meta_part_path(p->dir, &p->meta, CV_CHUNK, (int)i, e), o,
+                      e))
+            return -1;
+    return open_file(p, p->n - 1,
+                     meta_part_path(p->dir, &p->meta, CV_HEAD, 0, e), o, e);
+}
+
+static const struct mil_value *named_value(const struct mil_function *f,
+                                           const mil_ref *refs, size_t n,
+                                           const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(mil_value(f, refs[i])->name, name))
+            return mil_value(f, refs[i]);
+    return NULL;
+}
+
+/* An input of the contract with its exact shape. */
+static int check_input(const struct mil_function *f, const char *name, int rank,
+                       const int64_t *dims, struct err *e)
+{
+    const struct mil_value *v = named_value(f, f->inputs, f->n_inputs, name);
+    struct mil_type want;
+    char a[MIL_TYPE_TEXT_MAX], b[MIL_TYPE_TEXT_MAX];
+
+    if (!v)
+        return err_set(e, ERR_INPUT, "function '%s' declares no input '%s'",
+                       f->name, name);
+    want = mil_type_make(v->type.dtype, rank, dims);
+    if (mil_type_equal(&v->type, &want))
+        return 0;
+    mil_type_text(&v->type, a);
+    mil_type_text(&want, b);
+    return err_set(e, ERR_INPUT,
+                   "function '%s': input '%s' is %s, meta.yaml calls for %s",
+                   f->name, name, a, b);
+}
+
+static int check_chunk(struct package *p, size_t i, const char *function,
+                       int64_t tokens, struct err *e)
+{
+    const struct mil_function *f =
+        mil_program_find(pkg_program(p->files[i]), function);
+    int64_t ctx = p->meta.context_length;
+
+    if (!f)
+        return err_set(e, ERR_INPUT, "'%s' has no function '%s'",
+                       io_basename(pkg_path(p->files[i])), function);
+    if (check_input(f, "hidden_states", 3, (int64_t[]){ 1, tokens, p->hidden },
+                    e) ||
+        check_input(f, "position_ids", 1, &tokens, e) ||
+        check_input(f, "causal_mask", 4, (int64_t[]){ 1, 1, tokens, ctx }, e) ||
+        check_input(f, "current_pos", 1, (int64_t[]){ 1 }, e))
+        return err_in(e, "'%s'", io_basename(pkg_path(p->files[i])));
+    return 0;
+}
+
+static int check_contract(struct package *p, struct err *e)
+{
+    const struct mil_program *head = pkg_program(p->files[p->n - 1]);
+    const struct mil_function *f = head->functions[0];
+    const struct mil_value *in =
+        named_value(f, f->inputs, f->n_inputs, "hidden_states");
+
+    if (!in || in->type.rank != 3 || in->type.dims[2] < 1)
+        return err_set(e, ERR_INPUT,
+                       "the LM head has no input 'hidden_states' [1, 1, H]");
+    p->hidden = in->type.dims[2];
+    for (size_t i = 0; i < f->n_outputs; i++) {
+        const struct mil_type *t = &mil_value(f, f->outputs[i])->type;
+
+        if (t->rank != 3 || t->dims[2] < 1)
+            return err_set(e, ERR_INPUT,
+                           "output '%s' of the LM head is not [1, 1, V]",
+                           mil_value(f, f->outputs[i])->name);
+        p->vocab += t->dims[2];
+    }
+    if (p->meta.vocab_size && p->vocab != p->meta.vocab_size)
+        return err_set(e, ERR_INPUT,
+                       "the LM head yields %lld logits, meta.yaml says "
+                       "vocab_size %lld",
+                       (long long)p->vocab, (long long)p->meta.vocab_size);
+    for (size_t i = 1; i + 1 < p->n; i++)
+        if (check_chunk(p, i, "infer", 1, e) ||
+            check_chunk(p, i, "prefill", p->meta.batch_size, e))
+            return -1;
+    return 0;
+}
+
+struct package *package_open(const char *dir, const struct run_options *o,
+                             struct err *e)
+{
+    struct package *p = mem_zalloc(1, sizeof(*p), e);
+    size_t batch, ctx;
+
+    if (!p)
+        return NULL;
+    p->dir = mem_strdup(dir, e);
+    if (!p->dir || meta_read(dir, &p->meta, e) || open_files(p, o, e) ||
+        check_contract(p, e))
+        goto fail;
+    batch = (size_t)p->meta.batch_size;
+    ctx = (size_t)p->meta.context_length;
+    p->states = run_states_new(e);
+    p->mask = mem_alloc(batch * ctx, sizeof(float), e);
+    p->positions = mem_alloc(batch, sizeof(int32_t), e);
+    p->stream = mem_alloc(batch * (size_t)p->hidden, sizeof(float), e);
+    if (p->states && p->mask && p->positions && p->stream)
+        return p;
+fail:
+    package_close(p);
+    return NULL;
+}
+
+void package_close(struct package *p)
+{
+    if (!p)
+        return;
+    for (size_t i = 0; i < p->n && p->files && p->models; i++) {
+        run_close(p->models[i]);
+        pkg_close(p->files[i]);
+    }
+    run_states_free(p->states);
+    mem_free(p->files);
+    mem_free(p->models);
+    mem_free(p->mask);
+    mem_free(p->positions);
+    mem_free(p->stream);
+    mem_free(p->dir);
+    mem_free(p);
+}
+
+const struct meta *package_meta(const struct package *p)
+{
+    return &p->meta;
+}
+
+int64_t package_vocab(const struct package *p)
+{
+    return p->vocab;
+}
+
+size_t package_files(const struct package *p)
+{
+    return p->n;
+}
+
+const struct pkg *package_file(const struct package *p, size_t i)
+{
+    return p->files[i];
+}
+
+void package_reset(struct package *p)
+{
+    run_states_reset(p->states);
+    p->pos = 0;
+}
+
+int64_t package_position(const struct package *p)
+{
+    return p->pos;
+}
+
+/* ---- calls ---- */
+
+static int embed(struct package *p, const int32_t *tokens, int64_t n,
+                 struct err *e)
+{
+    struct run_tensor in = { "input_ids",
+                             mil_type_make(MIL_I32, 2, (int64_t[]){ 1, n }),
+                             tokens };
+    struct run_tensor out;
+    size_t n_out;
+
+    for (int64_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= p->vocab)
+            return err_set(e, ERR_INPUT,
+                           "token id %d is not below the vocabulary of %lld",
+                           tokens[i], (long long)p->vocab);
+    if (run_call(p->models[0], NULL, NULL, &in, 1, &out, 1, &n_out, e))
+        return err_in(e, "embeddings");
+    if (n_out < 1 || mil_type_elems(&out.type) != n * p->hidden)
+        return err_set(e, ERR_INPUT, "the embeddings yield no [1, %lld, %lld]",
+                       (long long)n, (long long)p->hidden);
+    memcpy(p->stream, out.data, (size_t)(n * p->hidden) * sizeof(float));
+    return 0;
+}
+
+static void fill_positions(struct package *p, int64_t n)
+{
+    int64_t ctx = p->meta.context_length;
+
+    for (int64_t i = 0; i < n; i++) {
+        p->positions[i] = (int32_t)(p->pos + i);
+        for (int64_t c = 0; c < ctx; c++)
+            p->mask[i * ctx + c] = c <= p->pos + i ? 0.0f : -INFINITY;
+    }
+}
+
+/* Runs all chunks on the stream; *rows is the number of rows that the last
+ * one yields. */
+static int decode(struct package *p, int64_t n, int64_t *rows, struct err *e)
+{
+    int64_t ctx = p->meta.context_length, H = p->hidden;
+    const char *function = n == 1 ? "infer" : "prefill";
+    int32_t pos = (int32_t)p->pos;
+
+    fill_positions(p, n);
+    for (size_t i = 1; i + 1 < p->n; i++) {
+        struct run_tensor in[4] = {
+            { "hidden_states",
+              mil_type_make(MIL_F16, 3, (int64_t[]){ 1, n, H }), p->stream },
+            { "position_ids", mil_type_make(MIL_I32, 1, &n), p->positions },
+            { "causal_mask",
+              mil_type_make(MIL_F16, 4, (int64_t[]){ 1, 1, n, ctx }), p->mask },
+            { "current_pos", mil_type_make(MIL_I32, 1, (int64_t[]){ 1 }),
+              &pos },
+        };
+        struct run_tensor out;
+        size_t n_out;
+
+        if (run_call(p->models[i], function, p->states, in, 4, &out, 1, &n_out,
+                     e))
+            return err_in(e, "chunk %zu, %s", i, function);
+        if (n_out < 1 || out.type.rank != 3 || out.type.dims[2] != H ||
+            out.type.dims[1] > n)
+            return err_set(e, ERR_INPUT,
+                           "chunk %zu, %s: output is not [1, rows, %lld]", i,
+                           function, (long long)H);
+        *rows = out.type.dims[1];
+        memcpy(p->stream, out.data, (size_t)(*rows * H) * sizeof(float));
+    }
+    return 0;
+}
+
+
+static int head(struct package *p, const float *hidden, float *logits,
+                struct err *e)
+{
+    const struct mil_function *f =
+        pkg_program(p->files[p->n - 1])->functions[0];
+    struct run_tensor in = {
+        "hidden_states",
+        mil_type_make(MIL_F16, 3, (int64_t[]){ 1, 1, p->hidden }), hidden
+    };
+    struct run_tensor *outs = mem_alloc(f->n_outputs, sizeof(*outs), e);
+    size_t n_out, at = 0;
+    int rc = -1;
+
+    if (!outs)
+        return -1;
+    if (run_call(p->models[p->n - 1], NULL, NULL, &in, 1, outs, f->n_outputs,
+                 &n_out, e)) {
+        err_in(e, "LM head");
+        goto done;
+    }
+    for (size_t i = 0; i < n_out; i++) { /* by name: logits1, logits2, ... */
+        char name[32];
+        size_t k = 0;
+
+        snprintf(name, sizeof(name), "logits%zu", i + 1);
+        while (k < n_out && strcmp(outs[k].name, name))
+            k++;
+        if (k == n_out && n_out == 1)
+            k = 0; /* a single part may be called otherwise */
+        if (k == n_out) {
+            err_set(e, ERR_INPUT, "the LM head has no output '%s'", name);
+            goto done;
+        }
+        memcpy(logits + at, outs[k].data,
+               (size_t)outs[k].type.dims[2] * sizeof(float));
+        at += (size_t)outs[k].type.dims[2];
+    }
+    rc = 0;
+done:
+    mem_free(outs);
+    return rc;
+}
+
+static int feed_once(struct package *p, const int32_t *tokens, int64_t n,
+                     float *logits, struct err *e)
+{
+    int64_t rows = 0;
+
+    if (p->pos + n > p->meta.context_length)
+        return err_set(e, ERR_INPUT,
+                       "position %lld is beyond the package's context of "
+                       "%lld; convert again with a larger --ctx",
+                       (long long)(p->pos + n - 1),
+                       (long long)p->meta.context_length);
+    if (embed(p, tokens, n, e) || decode(p, n, &rows, e))
+        return -1;
+    p->pos += n;
+    if (!logits)
+        return 0;
+    if (n > 1 && !(rows == 1 && p->meta.prefill_last_token_output))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "prefill of this package does not yield its last "
+                       "token");
+    return head(p, p->stream, logits, e);
+}
+
+int package_feed(struct package *p, const int32_t *tokens, size_t n,
+                 bool prefill, float *logits, struct err *e)
+{
+    if (prefill && n > 1 && (int64_t)n == p->meta.batch_size)
+        return feed_once(p, tokens, (int64_t)n, logits, e);
+    for (size_t i = 0; i < n; i++)
+        if (feed_once(p, tokens + i, 1, i + 1 == n ? logits : NULL, e))
+            return -1;
+    return 0;
+}

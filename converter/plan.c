@@ -1,0 +1,521 @@
+/*
+ * The plan of a job: names, chunks, LM-head parts, sizes, limits. Sizes come
+ * from the very programs that will be written, built without bytes.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "converter/assets.h"
+#include "converter/base/io.h"
+#include "converter/base/num.h"
+#include "converter/converter.h"
+#include "converter/program_priv.h"
+#include "models/weights.h"
+
+/* Published limits of devices and compilers, with what they are known from:
+ * files above 1 GB fail on iPhones (reports), weights of 2^31 bytes fail at
+ * load (reports), axes above 16384 are refused by A13 to A15 (reports). */
+#define PHONE_FILE_BYTES 1000000000u
+#define BLOB_LIMIT ((uint64_t)1 << 31)
+#define AXIS_LIMIT 16384
+
+/* ---- names ---- */
+
+/* The name that a checkpoint goes by: its folder, or the repository of a hub
+ * cache ("models--Qwen--Qwen3-0.6B/snapshots/<hash>"). */
+static char *model_name(const char *dir, struct err *e)
+{
+    char *real = realpath(dir, NULL), *name, *snap;
+    const char *base;
+
+    if (!real) {
+        err_set(e, ERR_INPUT, "no such directory: '%s'", dir);
+        return NULL;
+    }
+    base = io_basename(real);
+    snap = strstr(real, "/snapshots/");
+    if (snap && !strchr(snap + 11, '/')) {
+        *snap = '\0';
+        base = io_basename(real);
+        if (!strncmp(base, "models--", 8))
+            base += 8;
+    }
+    name = mem_strdup(*base ? base : "model", e);
+    free(real);
+    if (!name)
+        return NULL;
+    for (char *p = name, *q = name;; p++) { /* "--" to "-", odd ones to "_" */
+        if (p[0] == '-' && p[1] == '-')
+            continue;
+        if (*p && !strchr("-._", *p) && !(*p >= '0' && *p <= '9') &&
+            !(*p >= 'A' && *p <= 'Z') && !(*p >= 'a' && *p <= 'z'))
+            *q++ = '_';
+        else
+            *q++ = *p;
+        if (!*p)
+            break;
+    }
+    return name;
+}
+
+static int check_prefix(const char *p, struct err *e)
+{
+    size_t n = strlen(p);
+
+    for (size_t i = 0; i < n; i++)
+        if (!(p[i] >= '0' && p[i] <= '9') && !(p[i] >= 'A' && p[i] <= 'Z') &&
+            !(p[i] >= 'a' && p[i] <= 'z') && p[i] != '_' && p[i] != '-')
+            n = 0;
+    if (!n || n > 48 || (p[0] >= '0' && p[0] <= '9') || p[0] == '-' ||
+        !strcmp(p, "no") || !strcmp(p, "null") || !strcmp(p, "on") ||
+        !strcmp(p, "off") || !strcmp(p, "yes") || !strcmp(p, "true") ||
+        !strcmp(p, "false") || !strcmp(p, "y") || !strcmp(p, "n"))
+        return err_set(e, ERR_USAGE,
+                       "--prefix '%s': up to 48 letters, digits, '_' and '-' "
+                       "are allowed, starting with a letter, and no YAML word",
+                       p);
+    return 0;
+}
+
+static int name_job(struct cv_job *j, struct err *e)
+{
+    char *model = model_name(j->opt.model, e);
+
+    if (!model)
+        return -1;
+    j->name = mem_printf(e, "anemll-%s-ctx%" PRId64, model, j->opt.ctx);
+    mem_free(model);
+    if (!j->name)
+        return -1;
+    j->output = j->opt.output ? mem_strdup(j->opt.output, e)
+                              : mem_printf(e, "./%s", j->name);
+    j->prefix = j->opt.prefix ? j->opt.prefix : j->ckpt.hp.arch->prefix;
+    return j->output ? check_prefix(j->prefix, e) : -1;
+}
+
+static void name_part(const struct cv_job *j, struct cv_part *p)
+{
+    char lut[16] = "";
+
+    if (p->lut.bits)
+        snprintf(lut, sizeof(lut), "_lut%d", p->lut.bits);
+    switch (p->kind) {
+    case CV_EMBEDDINGS:
+        snprintf(p->name, sizeof(p->name), "%s_embeddings%s", j->prefix, lut);
+        break;
+    case CV_HEAD:
+        snprintf(p->name, sizeof(p->name), "%s_lm_head%s", j->prefix, lut);
+        break;
+    case CV_CHUNK:
+        snprintf(p->name, sizeof(p->name), "%s_FFN_PF%s_chunk_%02dof%02d",
+                 j->prefix, lut, p->chunk, j->chunks);
+        break;
+    }
+}
+
+/* ---- checks of the options against the model ---- */
+
+static int check_shape(const struct cv_job *j, struct err *e)
+{
+    const struct hparams *hp = &j->ckpt.hp;
+    int64_t ctx = j->opt.ctx, b = j->opt.batch;
+
+    if (b < 1 || b > 4096)
+        return err_set(e, ERR_USAGE,
+                       "--batch %" PRId64 " is not between 1 and 4096", b);
+    if (ctx < 1 || ctx % b)
+        return err_set(e, ERR_USAGE,
+                       "--ctx %" PRId64 " is not a multiple of the batch of "
+                       "%" PRId64 " tokens",
+                       ctx, b);
+    if (ctx > hp->max_positions)
+        return err_set(e, ERR_USAGE,
+                       "--ctx %" PRId64 " is above the model's %" PRId64
+                       " positions (max_position_embeddings)",
+                       ctx, hp->max_positions);
+    if (j->opt.chunks < 0 || j->opt.chunks > 99 || j->opt.chunks > hp->layers)
+        return err_set(e, ERR_USAGE,
+                       "--chunks %d: between 1 and %" PRId64
+                       " chunks are possible (%" PRId64
+                       " layers, at most 99 chunks)",
+                       j->opt.chunks, hp->layers < 99 ? hp->layers : 99,
+                       hp->layers);
+    return 0;
+}
+
+static bool head_fits(int64_t vocab, int64_t n)
+{
+    return vocab % n == 0 && vocab / n <= AXIS_LIMIT;
+}
+
+/* The divisor of the vocabulary nearest to the family's number of parts,
+ * among those whose parts stay below the axis limit if there is one. */
+static int choose_head_parts(int64_t vocab, int wanted)
+{
+    for (int d = 0; d < 64; d++)
+        for (int s = 1; s >= -1; s -= 2) {
+            int n = wanted + s * d;
+
+            if (n >= 1 && n <= 64 && head_fits(vocab, n))
+                return n;
+        }
+    for (int n = wanted; n > 1; n--)
+        if (vocab % n == 0)
+            return n;
+    return 1;
+}
+
+static int plan_head(struct cv_job *j, struct err *e)
+{
+    int64_t vocab = j->ckpt.hp.vocab;
+    int wanted = j->ckpt.hp.arch->head_parts, n = j->opt.head_parts;
+
+    if (n && (n < 0 || n > 256 || vocab % n))
+        return err_set(e, ERR_USAGE,
+                       "--split-lm-head %d does not divide the vocabulary of "
+                       "%" PRId64 " rows into equal parts (runtimes read "
+                       "uneven ones wrongly); %d would",
+                       n, vocab, choose_head_parts(vocab, wanted));
+    if (!n)
+        n = choose_head_parts(vocab, wanted);
+    if (!j->opt.head_parts && n != wanted)
+        buf_printf(&j->notes,
+                   "LM head: %d equal parts, since %" PRId64
+                   " rows do not split into %d\n",
+                   n, vocab, wanted);
+    if (vocab / n > AXIS_LIMIT)
+        buf_printf(&j->notes,
+                   "LM head: parts of %" PRId64 " rows are above %d, which "
+                   "A13 to A15 chips refuse (reported)\n",
+                   vocab / n, AXIS_LIMIT);
+    j->head_parts = n;
+    j->head_sizes = mem_alloc((size_t)n, sizeof(*j->head_sizes), e);
+    if (!j->head_sizes)
+        return -1;
+    for (int i = 0; i < n; i++)
+        j->head_sizes[i] = vocab / n;
+    return 0;
+}
+
+/* ---- parts ---- */
+
+static void fill_parts(struct cv_job *j)
+{
+    int64_t layers = j->ckpt.hp.layers, first = 0;
+    struct cv_part *p = j->parts;
+
+    memset(p, 0, j->n_parts * sizeof(*p));
+    p->kind = CV_EMBEDDINGS;
+    p->lut = j->opt.lut_embeddings;
+    name_part(j, p++);
+    for (int c = 0; c < j->chunks; c++, p++) {
+        p->kind = CV_CHUNK;
+        p->chunk = c + 1;
+        p->lut = j->opt.lut_ffn;
+        p->first_layer = first;
+        p->n_layers = layers / j->chunks + (c < layers % j->chunks);
+        first += p->n_layers;
+        name_part(j, p);
+    }
+    p->kind = CV_HEAD;
+    p->lut = j->opt.lut_head;
+    name_part(j, p);
+}
+
+static int size_part(struct cv_job *j, struct cv_part *p, struct err *e)
+{
+    struct cv_program prog;
+    size_t notes = j->notes.len;
+    int rc;
+
+    if (cv_build_part(j, p, &prog, e))
+        return -1;
+    /* The same fallbacks are told again when the part is written. */
+    j->notes.len = notes;
+    if (j->notes.data)
+        j->notes.data[notes] = '\0';
+    rc = cv_program_sizes(&prog, p, e);
+    cv_program_release(&prog);
+    return rc;
+}
+
+static int size_chunks(struct cv_job *j, uint64_t *largest, struct err *e)
+{
+    *largest = 0;
+    j->n_parts = (size_t)j->chunks + 2;
+    mem_free(j->parts);
+    j->parts = mem_zalloc(j->n_parts, sizeof(*j->parts), e);
+    if (!j->parts)
+        return -1;
+    fill_parts(j);
+    for (size_t i = 1; i + 1 < j->n_parts; i++) {
+        if (size_part(j, &j->parts[i], e))
+            return -1;
+        if (j->parts[i].weight_bytes > *largest)
+            *largest = j->parts[i].weight_bytes;
+    }
+    return 0;
+}
+
+static int plan_parts(struct cv_job *j, struct err *e)
+{
+    uint64_t limit = (uint64_t)j->opt.max_chunk_mb * 1000000u, largest;
+    int max = j->ckpt.hp.layers < 99 ? (int)j->ckpt.hp.layers : 99;
+
+    j->chunks = j->opt.chunks ? j->opt.chunks : 1;
+    if (size_chunks(j, &largest, e))
+        return -1;
+    while (!j->opt.chunks && largest > limit && j->chunks < max) {
+        /* Aim by the size found, and step by at least one. */
+        uint64_t aim = ((uint64_t)j->chunks * largest + limit - 1) / limit;
+
+        j->chunks = aim > (uint64_t)j->chunks + 1 ? (int)aim : j->chunks + 1;
+        if (j->chunks > max)
+            j->chunks = max;
+        if (size_chunks(j, &largest, e))
+            return -1;
+    }
+    if (!j->opt.chunks && largest > limit)
+        buf_printf(&j->notes,
+                   "chunks: one layer alone is above --max-chunk-mb %" PRId64
+                   "\n",
+                   j->opt.max_chunk_mb);
+    if (size_part(j, &j->parts[0], e) ||
+        size_part(j, &j->parts[j->n_parts - 1], e))
+        return -1;
+    return 0;
+}
+
+/* ---- sums and limits ---- */
+
+static void plan_states(struct cv_job *j)
+{
+    j->n_states = j->ckpt.hp.arch->states(&j->ckpt.hp, j->opt.ctx, j->states);
+    j->state_bytes = 0;
+    for (int i = 0; i < j->n_states; i++) {
+        const struct state_desc *s = &j->states[i];
+        uint64_t n = 2;
+
+        for (int k = 0; k < s->rank; k++) {
+            n *= (uint64_t)s->dims[k];
+            if (s->dims[k] > AXIS_LIMIT)
+                buf_printf(&j->notes,
+                           "state '%s': axis of %" PRId64 " is above %d, "
+                           "which A13 to A15 chips refuse (reported)\n",
+                           s->name, s->dims[k], AXIS_LIMIT);
+        }
+        if (s->dims[s->rank - 1] % 32)
+            buf_printf(&j->notes,
+                       "state '%s': last axis of %" PRId64 " is no multiple "
+                       "of 32, which the Neural Engine may refuse "
+                       "(reported)\n",
+                       s->name, s->dims[s->rank - 1]);
+        j->state_bytes += n;
+    }
+}
+
+static void plan_limits(struct cv_job *j)
+{
+    for (size_t i = 0; i < j->n_parts; i++) {
+        const struct cv_part *p = &j->parts[i];
+
+        if (p->kind != CV_EMBEDDINGS && p->weight_bytes > PHONE_FILE_BYTES)
+            buf_printf(&j->notes,
+                       "part '%s': %" PRIu64 " bytes of weights are above "
+                       "the 1 GB that iPhones load (reported); more chunks "
+                       "or fewer bits help\n",
+                       p->name, p->weight_bytes);
+        if (p->kind != CV_EMBEDDINGS && p->largest_blob >= BLOB_LIMIT)
+            buf_printf(&j->notes,
+                       "part '%s': a weight of %" PRIu64 " bytes is not "
+                       "below 2^31 and fails to load (reported)\n",
+                       p->name, p->largest_blob);
+    }
+}
+
+/* Program messages measured on converted models: about 170 bytes an op value;
+ * a chunk has about 90 ops with constants per layer and function. */
+static uint64_t model_bytes(const struct cv_part *p)
+{
+    return p->kind == CV_CHUNK ? 20000 + 60000 * (uint64_t)p->n_layers : 20000;
+}
+
+static void plan_sums(struct cv_job *j)
+{
+    uint64_t width = (uint64_t)par_width(j->opt.par), row = 0;
+
+    j->disk_bytes = 100000;
+    for (size_t i = 0; i < j->n_parts; i++)
+        j->disk_bytes += j->parts[i].weight_bytes + model_bytes(&j->parts[i]);
+    row = (uint64_t)(j->ckpt.hp.intermediate > j->ckpt.hp.hidden
+                         ? j->ckpt.hp.intermediate
+                         : j->ckpt.hp.hidden);
+    /* Stream buffers, one block of groups in 16-bit and 8-bit form, scratch
+     * of each worker, and the programs. */
+    j->memory_bytes = 32000000 + 4000000 * width + 64 * 8 * row * 4 +
+                      4000 * (uint64_t)j->ckpt.hp.layers;
+}
+
+int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
+                struct err *e)
+{
+    unsigned flags =
+        (plan_only ? CKPT_CONFIG_ONLY : 0u) | (o->tie ? CKPT_FORCE_TIE : 0u);
+
+    memset(j, 0, sizeof(*j));
+    j->opt = *o;
+    if (ckpt_open(&j->ckpt, o->model, flags, e))
+        return -1;
+    buf_puts(&j->notes, buf_text(&j->ckpt.notes));
+    j->weights = weights_new(&j->ckpt, e);
+    if (!j->weights || name_job(j, e) || check_shape(j, e) || plan_head(j, e) ||
+        plan_parts(j, e)) {
+        cv_job_close(j);
+        return -1;
+    }
+    plan_states(j);
+    plan_limits(j);
+    plan_sums(j);
+    return 0;
+}
+
+void cv_job_close(struct cv_job *j)
+{
+    weights_free(j->weights);
+    ckpt_close(&j->ckpt);
+    mem_free(j->output);
+    mem_free(j->name);
+    mem_free(j->parts);
+    mem_free(j->head_sizes);
+    for (int i = 0; i < j->n_states; i++)
+        mem_free(j->states[i].layers);
+    buf_release(&j->notes);
+    memset(j, 0, sizeof(*j));
+}
+
+/* ---- printing ---- */
+
+static void lut_text(const struct cv_lut *l, char out[48])
+{
+    if (!l->bits)
+        snprintf(out, 48, "fp16");
+    else if (!l->group)
+        snprintf(out, 48, "LUT%d, one table per tensor", l->bits);
+    else
+        snprintf(out, 48, "LUT%d, group %" PRIu64, l->bits, l->group);
+}
+
+void cv_plan_text(const struct cv_job *j, struct buf *out)
+{
+    const struct hparams *hp = &j->ckpt.hp;
+    char t[NUM_TEXT_MAX], lut[48];
+
+    num_bytes_text(t, j->disk_bytes);
+    buf_printf(out, "%s: %s, %" PRIu64 " parameters\n", j->name, hp->arch->name,
+               hparams_count(hp));
+    buf_printf(out,
+               "context %" PRId64 ", batch %" PRId64 ", %d chunk%s, "
+               "LM head in %d parts of %" PRId64 "\n",
+               j->opt.ctx, j->opt.batch, j->chunks, j->chunks == 1 ? "" : "s",
+               j->head_parts, j->head_sizes[0]);
+    for (size_t i = 0; i < j->n_parts; i++) {
+        const struct cv_part *p = &j->parts[i];
+
+        num_bytes_text(t, p->weight_bytes);
+        lut_text(&p->lut, lut);
+        buf_printf(out, "  %-40s %9s  %s", p->name, t, lut);
+        if (p->kind == CV_CHUNK)
+            buf_printf(out, ", layers %" PRId64 "-%" PRId64, p->first_layer,
+                       p->first_layer + p->n_layers - 1);
+        buf_puts(out, "\n");
+    }
+    for (int i = 0; i < j->n_states; i++) {
+        const struct state_desc *s = &j->states[i];
+
+        buf_printf(out, "  state %s [", s->name);
+        for (int k = 0; k < s->rank; k++)
+            buf_printf(out, "%s%" PRId64, k ? ", " : "", s->dims[k]);
+        buf_puts(out, "] fp16\n");
+    }
+    num_bytes_text(t, j->state_bytes);
+    buf_printf(out, "states need %s on the device", t);
+    num_bytes_text(t, j->disk_bytes);
+    buf_printf(out, "; the package %s of disk", t);
+    num_bytes_text(t, j->memory_bytes);
+    buf_printf(out, "; the conversion about %s of memory\n", t);
+}
+
+static void part_json(const struct cv_part *p, struct js_writer *w)
+{
+    static const char *const kinds[] = { "embeddings", "ffn", "lm_head" };
+
+    js_w_object(w, NULL);
+    js_w_string(w, "name", p->name);
+    js_w_string(w, "kind", kinds[p->kind]);
+    if (p->kind == CV_CHUNK) {
+        js_w_int(w, "first_layer", p->first_layer);
+        js_w_int(w, "layers", p->n_layers);
+    }
+    js_w_int(w, "lut_bits", p->lut.bits);
+    js_w_uint(w, "lut_group", p->lut.bits ? p->lut.group : 0);
+    js_w_uint(w, "weight_bytes", p->weight_bytes);
+    js_w_uint(w, "largest_blob_bytes", p->largest_blob);
+    if (p->written_weights) {
+        js_w_uint(w, "written_weight_bytes", p->written_weights);
+        js_w_uint(w, "written_model_bytes", p->written_model);
+    }
+    if (p->palettized) {
+        js_w_uint(w, "palettized_weights", p->palettized);
+        js_w_uint(w, "tensors_with_smaller_group", p->fallback_tensors);
+        js_w_double(w, "sse", p->sse);
+        js_w_double(w, "relative_sse", p->sum_sq > 0 ? p->sse / p->sum_sq : 0);
+    }
+    js_w_end(w);
+}
+
+void cv_plan_json(const struct cv_job *j, struct js_writer *w)
+{
+    const struct hparams *hp = &j->ckpt.hp;
+
+    js_w_object(w, NULL);
+    js_w_uint(w, "schema", 1);
+    js_w_string(w, "name", j->name);
+    js_w_string(w, "architecture", hp->arch->name);
+    js_w_uint(w, "parameters", hparams_count(hp));
+    js_w_int(w, "context_length", j->opt.ctx);
+    js_w_int(w, "batch_size", j->opt.batch);
+    js_w_int(w, "num_chunks", j->chunks);
+    js_w_int(w, "split_lm_head", j->head_parts);
+    js_w_array(w, "parts", false);
+    for (size_t i = 0; i < j->n_parts; i++)
+        part_json(&j->parts[i], w);
+    js_w_end(w);
+    js_w_array(w, "states", false);
+    for (int i = 0; i < j->n_states; i++) {
+        js_w_object(w, NULL);
+        js_w_string(w, "name", j->states[i].name);
+        js_w_array(w, "shape", true);
+        for (int k = 0; k < j->states[i].rank; k++)
+            js_w_int(w, NULL, j->states[i].dims[k]);
+        js_w_end(w);
+        js_w_end(w);
+    }
+    js_w_end(w);
+    js_w_uint(w, "state_bytes", j->state_bytes);
+    js_w_uint(w, "disk_bytes", j->disk_bytes);
+    js_w_uint(w, "memory_bytes", j->memory_bytes);
+    js_w_array(w, "notes", false);
+    for (const char *s = buf_text(&j->notes); *s;) {
+        const char *nl = strchr(s, '\n');
+        size_t n = nl ? (size_t)(nl - s) : strlen(s);
+        char line[1024];
+
+        snprintf(line, sizeof(line), "%.*s", (int)n, s);
+        js_w_string(w, NULL, line);
+        s += n + (nl != NULL);
+    }
+    js_w_end(w);
+    js_w_end(w);
+}

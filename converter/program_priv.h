@@ -1,0 +1,20 @@
+/*
+ * Between program.c, plan.c and convert.c.
+ */
+#ifndef CONVERTER_PROGRAM_PRIV_H
+#define CONVERTER_PROGRAM_PRIV_H
+
+#include "converter/converter.h"
+
+/* User metadata: JSON object, constant -> [tensor, row, rows, total rows,
+ * exponent of the power of two folded in]. */
+#define CV_SOURCES_KEY "com.anemll.sources"
+
+/* Bytes of the weight file that a program will make: an upper bound, exact
+ * unless two constants turn out to hold equal bytes. */
+int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
+                     struct err *e) ATTR_MUST_USE;
+/* Palettization error of what was written. */
+void cv_program_error(const struct cv_program *p, struct cv_part *part);
+
+#endif
