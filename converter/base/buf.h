@@ -19,10 +19,11 @@ struct buf {
     size_t len, cap;
     size_t limit; /* 0 = none; growing beyond is an error */
     bool failed;
+    bool over; /* failed because of the limit */
 };
-#define BUF_INIT      \
-    {                 \
-        0, 0, 0, 0, 0 \
+#define BUF_INIT         \
+    {                    \
+        0, 0, 0, 0, 0, 0 \
     }
 
 void buf_add(struct buf *b, const void *p, size_t n);

@@ -23,7 +23,10 @@ struct hash128 hash_get(const struct hash_state *h);
 void hash_free(struct hash_state *h);
 
 struct hash128 hash_bytes(const void *p, size_t n);
-/* Upper-case UUID text of a hash (36 characters and NUL). */
+/* 64 bits for hash tables in memory, never for what is stored. */
+uint64_t hash_short(const void *p, size_t n, uint64_t seed);
+/* Upper-case UUID text of a hash (36 characters and NUL), with the version
+ * and variant bits of a custom UUID laid over it. */
 #define HASH_UUID_MAX 37
 void hash_uuid(char out[HASH_UUID_MAX], struct hash128 h);
 

@@ -21,11 +21,13 @@ struct io_file {
     int64_t mtime_s, mtime_ns;
     dev_t dev;
     ino_t ino;
-    char *path; /* for messages */
+    char *path;          /* for messages */
+    uint64_t disk_bytes; /* what the file system holds of it */
+    bool holes;          /* disk_bytes falls short of size */
 };
-#define IO_FILE_INIT         \
-    {                        \
-        -1, 0, 0, 0, 0, 0, 0 \
+#define IO_FILE_INIT               \
+    {                              \
+        -1, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Opens a regular file for reading; links are followed at every level. Each
@@ -98,16 +100,21 @@ int io_copy_file(const char *from, const char *to, struct err *e) ATTR_MUST_USE;
  * A directory that becomes visible by one rename. Work happens beside the
  * target under ".<name>.anemll-stage-<pid>", which holds a marker file so
  * that a stage left by a killed run is recognised and removed (only if its
- * process is gone). The marker is gone when the target appears.
+ * process is gone). What becomes the target is the folder "new" in there, a
+ * replaced target waits in "old": whenever the run is killed, the marker
+ * lies beside what it marks, and the target never holds it.
  */
 struct io_stage {
     char *target, *dir; /* dir: where to write; NULL when not begun */
+    char *home;         /* the folder with the marker; holds dir */
+    char *made;         /* the topmost parent that begin had to make */
+    int lock_fd;        /* the marker, locked while the stage is ours */
     bool replace;
     bool committed;
 };
-#define IO_STAGE_INIT \
-    {                 \
-        0, 0, 0, 0    \
+#define IO_STAGE_INIT        \
+    {                        \
+        0, 0, 0, 0, -1, 0, 0 \
     }
 /* Target exists and !replace: ERR_INPUT that says so. Parents are made. */
 int io_stage_begin(struct io_stage *s, const char *target, bool replace,

@@ -62,13 +62,15 @@ void js_span(const struct js_doc *d, const struct js_node *n, size_t *begin,
 /* Deep comparison (numbers by raw text, members in any order). */
 bool js_equal(const struct js_node *a, const struct js_node *b);
 
-/* Writer: indented by 2, members in the order of the calls. Non-finite
- * numbers are written as null. `key` is NULL inside arrays. */
+/* Writer: indented by 2, members in the order of the calls, a line end after
+ * the outermost value. Non-finite numbers are written as null, and so is a
+ * NULL string. `key` is NULL inside arrays. */
 struct js_writer {
     struct buf *out;
     int depth;
     bool first[JS_MAX_DEPTH];
-    bool flat[JS_MAX_DEPTH]; /* this level is written on one line */
+    bool flat[JS_MAX_DEPTH];  /* this level is written on one line */
+    bool array[JS_MAX_DEPTH]; /* an array, not an object */
 };
 void js_w_init(struct js_writer *w, struct buf *out);
 void js_w_object(struct js_writer *w, const char *key);

@@ -64,6 +64,10 @@ void store_le64(void *p, uint64_t v);
 bool num_parse_u64(const char *s, size_t len, uint64_t *out) ATTR_MUST_USE;
 bool num_parse_i64(const char *s, size_t len, int64_t *out) ATTR_MUST_USE;
 bool num_parse_double(const char *s, size_t len, double *out) ATTR_MUST_USE;
+/* An integral value in any spelling of a number (8, 8.0, 1e6), judged on its
+ * digits and not on a rounded double; at most `limit` in magnitude. */
+bool num_parse_integral(const char *s, size_t len, int64_t limit,
+                        int64_t *out) ATTR_MUST_USE;
 /* Shortest text that reads back to the same double; at most 32 bytes. */
 #define NUM_TEXT_MAX 32
 void num_text(char out[NUM_TEXT_MAX], double v);

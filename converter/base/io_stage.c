@@ -1,0 +1,363 @@
+/*
+ * Staged directories.
+ *
+ *   parent/name                              the target
+ *   parent/.name.anemll-stage-PID/           the stage's home
+ *       .anemll-stage                        marker, locked while in use
+ *       new/                                 becomes the target
+ *       old/                                 a target that is being replaced
+ *
+ * All that a killed run can leave lies beside a marker in a home, at any
+ * moment; the next run for the same target clears it away, and puts `old`
+ * back if the kill fell between the two renames. A home belongs to a living
+ * process exactly as long as its marker is locked. Process numbers decide
+ * only where a file system has no locks: they are used again, and mean
+ * nothing across containers.
+ */
+#include "converter/base/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "converter/base/hash.h"
+#include "converter/base/io_priv.h"
+#include "converter/base/mem.h"
+#include "converter/base/num.h"
+
+#define MARKER ".anemll-stage"
+#define MARKER_HEAD "anemll stage 1\n"
+#define MARKER_MAX 64
+#define HOME_MID ".anemll-stage-"
+
+/* Tells this process from others that had its number: locks do not stop a
+ * process from taking its own. */
+static uint64_t process_id(void)
+{
+    static uint64_t id;
+    struct timespec now = { 0 };
+    uint64_t seed[3];
+
+    if (id == 0) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        seed[0] = (uint64_t)now.tv_sec;
+        seed[1] = (uint64_t)now.tv_nsec;
+        seed[2] = (uint64_t)getpid();
+        id = hash_bytes(seed, sizeof seed).lo | 1;
+    }
+    return id;
+}
+
+static void marker_text(char out[MARKER_MAX])
+{
+    snprintf(out, MARKER_MAX, MARKER_HEAD "%016" PRIx64 "\n", process_id());
+}
+
+/* 0: the lock is ours; 1: another process has it; -1: no locks here. */
+static int lock_marker(int fd)
+{
+    struct flock l = { 0 };
+
+    l.l_type = F_WRLCK;
+    l.l_whence = SEEK_SET;
+    if (fcntl(fd, F_SETLK, &l) == 0)
+        return 0;
+    return errno == EACCES || errno == EAGAIN ? 1 : -1;
+}
+
+static bool process_gone(long pid)
+{
+    return pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
+/* Whether the home holds a marker that we wrote and nobody uses it. */
+static bool is_stale(const char *marker, long pid)
+{
+    char text[MARKER_MAX + 1] = "", own[MARKER_MAX];
+    int fd = open(marker, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), lock;
+    bool stale = false;
+    ssize_t n;
+
+    if (fd < 0)
+        return false;
+    n = read(fd, text, MARKER_MAX);
+    marker_text(own);
+    /* An empty marker: killed between its creation and its first write. */
+    if ((n == 0 ||
+         (n > 0 && strncmp(text, MARKER_HEAD, strlen(MARKER_HEAD)) == 0)) &&
+        strcmp(text, own) != 0) {
+        lock = lock_marker(fd);
+        stale = lock == 0 || (lock < 0 && process_gone(pid));
+    }
+    close(fd);
+    return stale;
+}
+
+/* "PID" behind ".NAME.anemll-stage-"; false if it is another name. */
+static bool is_home_name(const char *entry, const char *name, long *pid)
+{
+    size_t n = strlen(name), mid = strlen(HOME_MID);
+    uint64_t v;
+
+    if (entry[0] != '.' || strncmp(entry + 1, name, n) != 0 ||
+        strncmp(entry + 1 + n, HOME_MID, mid) != 0)
+        return false;
+    entry += 1 + n + mid;
+    if (!num_parse_u64(entry, strlen(entry), &v) || v > INT32_MAX)
+        return false;
+    *pid = (long)v;
+    return true;
+}
+
+/* Clears one home that a killed run left. */
+static int clear_home(const char *home, const char *target, struct err *e)
+{
+    char *old = io_join(home, "old", e);
+    int rc = -1;
+
+    if (old == NULL)
+        return -1;
+    if (io_exists(old) && !io_exists(target) && rename(old, target) != 0)
+        err_sys(e, errno, "cannot move '%s' back to '%s'", old, target);
+    else
+        rc = io_remove_tree(home, e);
+    mem_free(old);
+    return rc;
+}
+
+static int clear_stale(const char *parent, const char *target, struct err *e)
+{
+    char **names;
+    size_t n;
+    int rc = 0;
+
+    if (io_list(parent, &names, &n, e))
+        return -1;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        char *home, *marker;
+        long pid;
+
+        if (!is_home_name(names[i], io_basename(target), &pid))
+            continue;
+        home = io_join(parent, names[i], e);
+        marker = home != NULL ? io_join(home, MARKER, e) : NULL;
+        if (marker == NULL)
+            rc = -1;
+        else if (is_stale(marker, pid))
+            rc = clear_home(home, target, e);
+        else if (process_gone(pid))
+            rmdir(home); /* killed before the marker: empty */
+        mem_free(marker);
+        mem_free(home);
+    }
+    io_list_free(names, n);
+    return rc;
+}
+
+/* Makes the missing parents; *made names the topmost one that is new. */
+static int make_parents(const char *dir, char **made, struct err *e)
+{
+    char *up;
+    int rc = 0;
+
+    if (io_is_dir(dir))
+        return 0;
+    if (io_exists(dir))
+        return err_set(e, ERR_INPUT, "'%s' is not a directory", dir);
+    up = io_dirname(dir, e);
+    if (up == NULL)
+        return -1;
+    rc = make_parents(up, made, e);
+    mem_free(up);
+    if (rc == 0 && mkdir(dir, 0777) != 0 && errno != EEXIST)
+        rc = err_sys(e, errno, "cannot make the directory '%s'", dir);
+    if (rc == 0 && *made == NULL) {
+        *made = mem_strdup(dir, e);
+        rc = *made == NULL ? -1 : 0;
+    }
+    return rc;
+}
+
+/* The target without slashes at its end. */
+static char *clean_target(const char *target, struct err *e)
+{
+    size_t n = strlen(target);
+    char *t;
+
+    while (n > 1 && target[n - 1] == '/')
+        n--;
+    t = mem_strndup(target, n, e);
+    if (t == NULL)
+        return NULL;
+    if (io_basename(t)[0] != '\0' && strcmp(io_basename(t), ".") != 0 &&
+        strcmp(io_basename(t), "..") != 0)
+        return t;
+    mem_free(t);
+    err_set(e, ERR_USAGE, "'%s' is no name for a new directory", target);
+    return NULL;
+}
+
+static int write_marker(struct io_stage *s, const char *marker, struct err *e)
+{
+    char text[MARKER_MAX];
+    size_t n;
+
+    s->lock_fd = open(marker, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (s->lock_fd < 0)
+        return err_sys(e, errno, "cannot create '%s'", marker);
+    (void)lock_marker(s->lock_fd); /* without locks the number decides */
+    marker_text(text);
+    n = strlen(text);
+    if (write(s->lock_fd, text, n) != (ssize_t)n)
+        return err_sys(e, errno, "cannot write '%s'", marker);
+    return 0;
+}
+
+static int make_home(struct io_stage *s, const char *parent, struct err *e)
+{
+    char *marker;
+    int rc = -1;
+
+    s->home = mem_printf(e, "%s%s.%s" HOME_MID "%ld", parent,
+                         parent[strlen(parent) - 1] == '/' ? "" : "/",
+                         io_basename(s->target), (long)getpid());
+    if (s->home == NULL)
+        return -1;
+    if (mkdir(s->home, 0777) != 0) {
+        err_sys(e, errno, "cannot make the directory '%s'", s->home);
+        mem_free(s->home);
+        s->home = NULL; /* not ours to remove */
+        return -1;
+    }
+    marker = io_join(s->home, MARKER, e);
+    if (marker != NULL && write_marker(s, marker, e) == 0) {
+        s->dir = io_join(s->home, "new", e);
+        if (s->dir != NULL)
+            rc = io_mkdir(s->dir, e);
+    }
+    mem_free(marker);
+    return rc;
+}
+
+static int begin(struct io_stage *s, struct err *e)
+{
+    char *parent = io_dirname(s->target, e);
+    int rc = -1;
+
+    if (parent == NULL)
+        return -1;
+    if (make_parents(parent, &s->made, e) == 0 &&
+        clear_stale(parent, s->target, e) == 0) {
+        if (io_exists(s->target) && !s->replace)
+            err_set(e, ERR_INPUT, "'%s' exists", s->target);
+        else
+            rc = make_home(s, parent, e);
+    }
+    mem_free(parent);
+    return rc;
+}
+
+int io_stage_begin(struct io_stage *s, const char *target, bool replace,
+                   struct err *e)
+{
+    *s = (struct io_stage)IO_STAGE_INIT;
+    s->replace = replace;
+    s->target = clean_target(target, e);
+    if (s->target != NULL && begin(s, e) == 0)
+        return 0;
+    io_stage_release(s);
+    return -1;
+}
+
+/* The renames. `old` is where a target that exists waits. */
+static int swap_in(struct io_stage *s, const char *old, struct err *e)
+{
+    bool moved = false;
+    int errnum;
+
+    if (io_exists(s->target)) {
+        if (!s->replace)
+            return err_set(e, ERR_INPUT,
+                           "'%s' exists now; it did not when the work began",
+                           s->target);
+        if (rename(s->target, old) != 0)
+            return err_sys(e, errno, "cannot move the old '%s' aside",
+                           s->target);
+        moved = true;
+    }
+    if (rename(s->dir, s->target) == 0)
+        return 0;
+    errnum = errno;
+    if (moved && rename(old, s->target) != 0)
+        return err_sys(e, errnum,
+                       "cannot move the result to '%s', and its old content "
+                       "stays in '%s'",
+                       s->target, old);
+    return err_sys(e, errnum, "cannot move the result to '%s'", s->target);
+}
+
+int io_stage_commit(struct io_stage *s, struct err *e)
+{
+    char *old = io_join(s->home, "old", e), *parent = NULL;
+    struct err ignored = ERR_INIT;
+    int rc = -1;
+
+    if (old == NULL)
+        return -1;
+    parent = io_dirname(s->target, e);
+    if (parent != NULL && io_sync_tree(s->dir, e) == 0 &&
+        swap_in(s, old, e) == 0) {
+        s->committed = true;
+        rc = io_sync_path(parent, e);
+        /* The result stands; what cannot be removed is found next time. */
+        if (io_remove_tree(s->home, &ignored) != 0)
+            err_reset(&ignored);
+    }
+    mem_free(parent);
+    mem_free(old);
+    return rc;
+}
+
+/* Removes parents that begin made, as far as they are empty. */
+static void drop_parents(const char *target, const char *made)
+{
+    struct err ignored = ERR_INIT;
+    char *dir = io_dirname(target, &ignored), *up;
+
+    while (dir != NULL && strlen(dir) >= strlen(made) && rmdir(dir) == 0) {
+        up = io_dirname(dir, &ignored);
+        mem_free(dir);
+        dir = up;
+    }
+    mem_free(dir);
+}
+
+void io_stage_release(struct io_stage *s)
+{
+    struct err ignored = ERR_INIT;
+
+    /* An old target that could not be put back is never removed. */
+    if (s->home != NULL && !s->committed) {
+        char *old = io_join(s->home, "old", &ignored);
+
+        if (old != NULL && !io_exists(old) &&
+            io_remove_tree(s->home, &ignored) != 0)
+            err_reset(&ignored);
+        mem_free(old);
+    }
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    if (s->made != NULL && !s->committed)
+        drop_parents(s->target, s->made);
+    mem_free(s->target);
+    mem_free(s->dir);
+    mem_free(s->home);
+    mem_free(s->made);
+    *s = (struct io_stage)IO_STAGE_INIT;
+}

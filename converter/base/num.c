@@ -1,0 +1,184 @@
+/*
+ * Half, bfloat16 and float conversion; little-endian loads and stores.
+ *
+ * The scalar functions work on bits alone, so that neither rounding mode
+ * nor contraction nor flush-to-zero can change a result. A NaN becomes
+ * quiet and keeps sign and the leading bits of its payload, which is what
+ * the F16C instructions do. The block functions are in num_block.c.
+ */
+#include "converter/base/num.h"
+
+#include <string.h>
+
+#include "converter/base/num_priv.h"
+
+uint32_t num_f32_bits(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+float num_f32_of(uint32_t u)
+{
+    float f;
+
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+uint32_t num_half_widen(f16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t e = (h >> 10) & 31, m = h & 0x3ff;
+
+    if (e == 31)
+        return sign | 0x7f800000 | (m << 13) | (m != 0 ? 0x400000 : 0);
+    if (e != 0)
+        return sign | ((e + 112) << 23) | (m << 13);
+    if (m == 0)
+        return sign;
+    /* Subnormal: m * 2^-24 with its leading one moved to bit 10. */
+    e = 113;
+    while ((m & 0x400) == 0) {
+        m <<= 1;
+        e--;
+    }
+    return sign | (e << 23) | ((m & 0x3ff) << 13);
+}
+
+f16_t num_half_narrow(uint32_t x)
+{
+    uint32_t sign = (x >> 16) & 0x8000, a = x & 0x7fffffff;
+    uint32_t m, r, rest, half, shift;
+
+    if (a > 0x7f800000)
+        return (f16_t)(sign | 0x7e00 | ((a >> 13) & 0x3ff));
+    if (a >= F32_BITS_ABOVE_F16)
+        return (f16_t)(sign | 0x7c00);
+    if (a >= 0x38800000) { /* 2^-14: normal in half */
+        r = a - 0x38000000 + 0xfff + ((a >> 13) & 1);
+        return (f16_t)(sign | (r >> 13));
+    }
+    if (a <= 0x33000000) /* 2^-25, which ties to zero */
+        return (f16_t)sign;
+    m = (a & 0x7fffff) | 0x800000;
+    shift = 126 - (a >> 23); /* 14 .. 24: down to units of 2^-24 */
+    r = m >> shift;
+    rest = m & ((1u << shift) - 1);
+    half = 1u << (shift - 1);
+    if (rest > half || (rest == half && (r & 1) != 0))
+        r++;
+    return (f16_t)(sign | r);
+}
+
+float f16_to_f32(f16_t h)
+{
+    return num_f32_of(num_half_widen(h));
+}
+
+f16_t f32_to_f16(float f)
+{
+    return num_half_narrow(num_f32_bits(f));
+}
+
+f16_t f64_to_f16(double d)
+{
+    uint64_t x, a, m, r, rest, half;
+    unsigned sign, shift;
+
+    memcpy(&x, &d, sizeof x);
+    sign = (unsigned)(x >> 48) & 0x8000;
+    a = x & (UINT64_MAX >> 1);
+    if (a > UINT64_C(0x7ff0000000000000))
+        return (f16_t)(sign | 0x7e00 | ((unsigned)(a >> 42) & 0x3ff));
+    if (a >= UINT64_C(0x40effe0000000000)) /* 65520 */
+        return (f16_t)(sign | 0x7c00);
+    if (a >= UINT64_C(0x3f10000000000000)) { /* 2^-14 */
+        r = a - UINT64_C(0x3f00000000000000) + (UINT64_C(1) << 41) - 1 +
+            ((a >> 42) & 1);
+        return (f16_t)(sign | (unsigned)(r >> 42));
+    }
+    if (a <= UINT64_C(0x3e60000000000000)) /* 2^-25 */
+        return (f16_t)sign;
+    m = (a & UINT64_C(0xfffffffffffff)) | UINT64_C(0x10000000000000);
+    shift = 1051 - (unsigned)(a >> 52); /* 43 .. 53: units of 2^-24 */
+    r = m >> shift;
+    rest = m & ((UINT64_C(1) << shift) - 1);
+    half = UINT64_C(1) << (shift - 1);
+    if (rest > half || (rest == half && (r & 1) != 0))
+        r++;
+    return (f16_t)(sign | (unsigned)r);
+}
+
+uint32_t num_bf16_widen(bf16_t b)
+{
+    uint32_t quiet = (b & 0x7fff) > 0x7f80 ? 0x40 : 0;
+
+    return (b | quiet) << 16;
+}
+
+bf16_t num_bf16_narrow(uint32_t x)
+{
+    if ((x & 0x7fffffff) > 0x7f800000)
+        return (bf16_t)((x >> 16) | 0x40);
+    /* The carry of the rounding runs into the exponent, up to infinity. */
+    return (bf16_t)((x + 0x7fff + ((x >> 16) & 1)) >> 16);
+}
+
+float bf16_to_f32(bf16_t b)
+{
+    return num_f32_of(num_bf16_widen(b));
+}
+
+bf16_t f32_to_bf16(float f)
+{
+    return num_bf16_narrow(num_f32_bits(f));
+}
+
+uint16_t load_le16(const void *p)
+{
+    const unsigned char *b = p;
+
+    return (uint16_t)(b[0] | (b[1] << 8));
+}
+
+uint32_t load_le32(const void *p)
+{
+    const unsigned char *b = p;
+
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 |
+           (uint32_t)b[3] << 24;
+}
+
+uint64_t load_le64(const void *p)
+{
+    const unsigned char *b = p;
+
+    return (uint64_t)load_le32(b) | (uint64_t)load_le32(b + 4) << 32;
+}
+
+void store_le16(void *p, uint16_t v)
+{
+    unsigned char *b = p;
+
+    b[0] = (unsigned char)(v & 0xff);
+    b[1] = (unsigned char)(v >> 8);
+}
+
+void store_le32(void *p, uint32_t v)
+{
+    unsigned char *b = p;
+
+    store_le16(b, (uint16_t)(v & 0xffff));
+    store_le16(b + 2, (uint16_t)(v >> 16));
+}
+
+void store_le64(void *p, uint64_t v)
+{
+    unsigned char *b = p;
+
+    store_le32(b, (uint32_t)(v & 0xffffffff));
+    store_le32(b + 4, (uint32_t)(v >> 32));
+}
