@@ -23,8 +23,9 @@ struct need {
     const struct st_tensor *tensor; /* after matching; NULL when planning */
 };
 struct ledger {
-    struct need *needs;
+    struct need *needs; /* in the family's order */
     size_t n, cap;
+    struct need **by_name; /* sorted; made when the family has declared */
     struct {
         const char *rule; /* the ignore rule */
         uint64_t tensors, bytes;
@@ -47,7 +48,9 @@ struct ckpt {
 };
 
 enum ckpt_flags {
-    CKPT_CONFIG_ONLY = 1, /* planning: weights are not needed */
+    CKPT_CONFIG_ONLY = 1, /* planning: weights are not needed; those that
+                             are there and readable are judged all the same */
+    CKPT_FORCE_TIE = 2,   /* --tie: the embedding serves as a missing head */
 };
 
 /*
@@ -64,12 +67,15 @@ enum ckpt_flags {
 int ckpt_open(struct ckpt *c, const char *dir, unsigned flags,
               struct err *e) ATTR_MUST_USE;
 void ckpt_close(struct ckpt *c);
-/* A needed tensor by canonical name (printf); NULL if the family has no such
- * need. With tied embeddings "lm_head.weight" is the embedding. */
+/* A declared need by canonical name; NULL if the family has no such need.
+ * With tied embeddings "lm_head.weight" is the embedding. */
+const struct need *ckpt_need(const struct ckpt *c, const char *name);
+/* Its tensor; NULL also without weights. */
 const struct st_tensor *ckpt_tensor(const struct ckpt *c, const char *name);
 
 /* Where a float32 reference gets its weights: rows [row, row + n) of a
- * canonical tensor, as floats; vectors are one row. Thread-safe. */
+ * canonical tensor, as floats. Rows count along axis 0, the other axes make
+ * up a row; a vector is one row. Thread-safe. */
 struct tensor_source {
     int (*rows)(void *cookie, const char *name, uint64_t row, uint64_t n,
                 float *dst, struct err *e);

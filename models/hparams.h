@@ -43,12 +43,14 @@ struct hparams {
     int64_t max_positions;
     double rms_eps;
     bool tied;
-    const char *tied_by; /* which level decided: "config", "text_config",
-                            "class default" */
+    const char *tied_by; /* what decided: "config", "text_config",
+                            "class default", "--tie", "the missing
+                            lm_head.weight" */
     bool attention_bias, mlp_bias;
+    bool qk_norm; /* RMSNorm of q and k per head, before RoPE */
     struct rope_params rope;
-    const char *rope_by; /* "rope_parameters", "rope_theta",
-                            "class default" */
+    const char *rope_by; /* where theta stood: "rope_parameters",
+                            "rope_scaling", "rope_theta", "class default" */
     char dtype[16];      /* of the config; the tensors' own win */
     int64_t bos;         /* -1: none */
     int n_eos;
@@ -66,8 +68,13 @@ struct hparams {
  */
 int hparams_parse(const struct js_doc *config, struct hparams *hp,
                   struct buf *notes, struct err *e) ATTR_MUST_USE;
-/* Parameters of the text model by the family's formula, and the lines that
- * tools print: "hidden_size 1024". */
+/* Parameters of the text model by the family's formula. */
 uint64_t hparams_count(const struct hparams *hp);
+/* The lines that tools print: "hidden_size 1024". */
+void hparams_print(const struct hparams *hp, struct buf *out);
+/* Lines that depend on the context length asked for: yarn switched on though
+ * `ctx` fits the model's native window. */
+void hparams_context_notes(const struct hparams *hp, int64_t ctx,
+                           struct buf *notes);
 
 #endif
