@@ -151,8 +151,24 @@ struct mil_arg {
     const mil_ref *refs; /* one, or several for variadic parameters */
     uint32_t n;          /* 0 = parameter absent */
 };
+/*
+ * An operation that no row of the table describes: forms of older opsets,
+ * types that we do not know. Kept so that such files can be read, listed and
+ * printed; inference and validation refuse it.
+ */
+struct mil_named_arg {
+    const char *name;
+    struct mil_arg arg;
+    bool attribute; /* stands in the attribute list */
+};
+struct mil_foreign {
+    const char *type;
+    const struct mil_named_arg *args;
+    uint32_t n_args;
+};
 struct mil_op {
     enum mil_opcode code;
+    const struct mil_foreign *foreign;   /* set if code is MIL_OP_INVALID */
     const char *name;                    /* label; may be "" */
     struct mil_arg args[MIL_MAX_PARAMS]; /* in the order of ops.def */
     mil_ref *outs;
@@ -191,6 +207,9 @@ struct mil_program {
     size_t n_enumerated, cap_enumerated;
     struct mil_pair *metadata; /* user-defined strings, in order */
     size_t n_metadata, cap_metadata;
+    /* String pairs of the program attribute `buildInfo`, in order. */
+    struct mil_pair *build_info;
+    size_t n_build_info, cap_build_info;
     const char *description, *author, *license, *version; /* "" or NULL */
     /* Spec version of the file it came from (9 for ours). */
     int spec_version;
@@ -204,6 +223,12 @@ struct mil_function *mil_program_find(const struct mil_program *p,
                                       const char *name);
 int mil_program_set_metadata(struct mil_program *p, const char *key,
                              const char *value, struct err *e) ATTR_MUST_USE;
+int mil_program_set_build_info(struct mil_program *p, const char *key,
+                               const char *value, struct err *e) ATTR_MUST_USE;
+/* Shapes of an input with unknown dims, the default first; copied. */
+int mil_program_set_enumerated(struct mil_program *p, const char *input,
+                               int n_shapes, const struct mil_type *shapes,
+                               struct err *e) ATTR_MUST_USE;
 const char *mil_program_metadata(const struct mil_program *p, const char *key);
 
 /* Raw construction, for readers (the builder in build.h is for authors). All
@@ -216,6 +241,12 @@ struct mil_op *mil_add_op(struct mil_function *f, enum mil_opcode code,
                           const char *name, struct err *e) ATTR_MUST_USE;
 int mil_set_arg(struct mil_function *f, struct mil_op *op, int param,
                 const mil_ref *refs, uint32_t n, struct err *e) ATTR_MUST_USE;
+/* Makes an op of code MIL_OP_INVALID a foreign one. */
+int mil_set_foreign(struct mil_function *f, struct mil_op *op,
+                    const struct mil_foreign *foreign,
+                    struct err *e) ATTR_MUST_USE;
+/* "conv"; of foreign ops their own type. */
+const char *mil_op_type(const struct mil_op *op);
 /* Adds an output value to the op that was appended last. */
 mil_ref mil_add_output(struct mil_function *f, struct mil_op *op,
                        const char *name, const struct mil_type *type,
