@@ -57,6 +57,7 @@ const char *io_basename(const char *path); /* view into path */
 int io_list(const char *dir, char ***names, size_t *n,
             struct err *e) ATTR_MUST_USE;
 void io_list_free(char **names, size_t n);
+/* Free bytes for this user; of the nearest parent that exists. */
 int io_free_bytes(const char *dir, uint64_t *bytes,
                   struct err *e) ATTR_MUST_USE;
 int io_mkdir(const char *path, struct err *e) ATTR_MUST_USE; /* mode 0777 */
@@ -108,7 +109,7 @@ struct io_stage {
     char *target, *dir; /* dir: where to write; NULL when not begun */
     char *home;         /* the folder with the marker; holds dir */
     char *made;         /* the topmost parent that begin had to make */
-    int lock_fd;        /* the marker, locked while the stage is ours */
+    int lock_fd;        /* held locked while the stage is in use */
     bool replace;
     bool committed;
 };

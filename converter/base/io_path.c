@@ -152,12 +152,22 @@ void io_list_free(char **names, size_t n)
 int io_free_bytes(const char *dir, uint64_t *bytes, struct err *e)
 {
     struct statvfs v;
+    int errnum;
 
-    if (statvfs(dir, &v) != 0)
-        return err_sys(e, errno, "cannot ask for the free space of '%s'", dir);
-    if (!mem_mul(v.f_bavail, v.f_frsize, bytes))
-        *bytes = UINT64_MAX;
-    return 0;
+    if (statvfs(dir, &v) == 0) {
+        if (!mem_mul(v.f_bavail, v.f_frsize, bytes))
+            *bytes = UINT64_MAX;
+        return 0;
+    }
+    errnum = errno;
+    if (errnum == ENOENT && strcmp(dir, ".") != 0 && strcmp(dir, "/") != 0) {
+        char *up = io_dirname(dir, e);
+        int rc = up == NULL ? -1 : io_free_bytes(up, bytes, e);
+
+        mem_free(up);
+        return rc;
+    }
+    return err_sys(e, errnum, "cannot ask for the free space of '%s'", dir);
 }
 
 int io_mkdir(const char *path, struct err *e)
@@ -204,7 +214,8 @@ static int remove_at(int parent, const char *name, const char *path,
         return err_sys(e, errno, "cannot remove '%s' of '%s'", name, path);
     fd = openat(parent, name, OPEN_DIR | O_NOFOLLOW);
     if (fd < 0)
-        return err_sys(e, errno, "cannot remove '%s' of '%s'", name, path);
+        return err_sys(e, errno == ENOTDIR ? EPERM : errno,
+                       "cannot remove '%s' of '%s'", name, path);
     if (empty_dir(fd, path, e))
         return -1;
     if (unlinkat(parent, name, AT_REMOVEDIR) != 0 && errno != ENOENT)

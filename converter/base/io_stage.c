@@ -3,16 +3,19 @@
  *
  *   parent/name                              the target
  *   parent/.name.anemll-stage-PID/           the stage's home
- *       .anemll-stage                        marker, locked while in use
+ *       .anemll-stage                        marker: who made this
+ *       .lock                                locked while in use
  *       new/                                 becomes the target
  *       old/                                 a target that is being replaced
  *
  * All that a killed run can leave lies beside a marker in a home, at any
  * moment; the next run for the same target clears it away, and puts `old`
  * back if the kill fell between the two renames. A home belongs to a living
- * process exactly as long as its marker is locked. Process numbers decide
- * only where a file system has no locks: they are used again, and mean
- * nothing across containers.
+ * process exactly as long as its lock is held. Process numbers decide only
+ * where there is no lock to ask: they are used again, and mean nothing
+ * across containers. The lock has a file of its own because a process loses
+ * it when it closes any other descriptor of that file, as reading the
+ * marker would.
  */
 #include "converter/base/io.h"
 
@@ -20,6 +23,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,6 +36,7 @@
 #include "converter/base/num.h"
 
 #define MARKER ".anemll-stage"
+#define LOCK ".lock"
 #define MARKER_HEAD "anemll stage 1\n"
 #define MARKER_MAX 64
 #define HOME_MID ".anemll-stage-"
@@ -40,27 +45,29 @@
  * process from taking its own. */
 static uint64_t process_id(void)
 {
-    static uint64_t id;
+    static _Atomic uint64_t once;
+    uint64_t id = atomic_load(&once), seed[2];
     struct timespec now = { 0 };
-    uint64_t seed[3];
 
-    if (id == 0) {
-        clock_gettime(CLOCK_REALTIME, &now);
-        seed[0] = (uint64_t)now.tv_sec;
-        seed[1] = (uint64_t)now.tv_nsec;
-        seed[2] = (uint64_t)getpid();
-        id = hash_bytes(seed, sizeof seed).lo | 1;
-    }
+    if (id != 0)
+        return id;
+    clock_gettime(CLOCK_REALTIME, &now);
+    seed[0] = (uint64_t)now.tv_sec;
+    seed[1] = (uint64_t)now.tv_nsec;
+    if (atomic_compare_exchange_strong(&once, &id,
+                                       hash_bytes(seed, sizeof seed).lo | 1))
+        return atomic_load(&once);
     return id;
 }
 
 static void marker_text(char out[MARKER_MAX])
 {
-    snprintf(out, MARKER_MAX, MARKER_HEAD "%016" PRIx64 "\n", process_id());
+    snprintf(out, MARKER_MAX, MARKER_HEAD "%ld %016" PRIx64 "\n",
+             (long)getpid(), process_id());
 }
 
 /* 0: the lock is ours; 1: another process has it; -1: no locks here. */
-static int lock_marker(int fd)
+static int take_lock(int fd)
 {
     struct flock l = { 0 };
 
@@ -76,27 +83,43 @@ static bool process_gone(long pid)
     return pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
 }
 
-/* Whether the home holds a marker that we wrote and nobody uses it. */
-static bool is_stale(const char *marker, long pid)
+enum marker { MARKER_NONE, MARKER_CUT, MARKER_OWN, MARKER_OTHER };
+
+static enum marker read_marker(int home)
 {
     char text[MARKER_MAX + 1] = "", own[MARKER_MAX];
-    int fd = open(marker, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), lock;
-    bool stale = false;
+    int fd =
+        openat(home, MARKER, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     ssize_t n;
 
     if (fd < 0)
-        return false;
+        return MARKER_NONE;
     n = read(fd, text, MARKER_MAX);
-    marker_text(own);
-    /* An empty marker: killed between its creation and its first write. */
-    if ((n == 0 ||
-         (n > 0 && strncmp(text, MARKER_HEAD, strlen(MARKER_HEAD)) == 0)) &&
-        strcmp(text, own) != 0) {
-        lock = lock_marker(fd);
-        stale = lock == 0 || (lock < 0 && process_gone(pid));
-    }
     close(fd);
-    return stale;
+    marker_text(own);
+    if (n == 0)
+        return MARKER_CUT;
+    if (n < 0 || strncmp(text, MARKER_HEAD, strlen(MARKER_HEAD)) != 0)
+        return MARKER_NONE;
+    return strcmp(text, own) == 0 ? MARKER_OWN : MARKER_OTHER;
+}
+
+/* Whether nobody works in the home any more. */
+static bool is_stale(int home, long pid)
+{
+    enum marker m = read_marker(home);
+    int fd, lock;
+
+    if (m == MARKER_CUT) /* killed in the middle of its first write */
+        return process_gone(pid);
+    if (m != MARKER_OTHER)
+        return false;
+    fd = openat(home, LOCK, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return process_gone(pid);
+    lock = take_lock(fd);
+    close(fd);
+    return lock == 0 || (lock < 0 && process_gone(pid));
 }
 
 /* "PID" behind ".NAME.anemll-stage-"; false if it is another name. */
@@ -131,6 +154,23 @@ static int clear_home(const char *home, const char *target, struct err *e)
     return rc;
 }
 
+static int clear_one(const char *home, long pid, const char *target,
+                     struct err *e)
+{
+    int fd = open(home, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool stale;
+
+    if (fd < 0)
+        return 0; /* not a directory of ours */
+    stale = is_stale(fd, pid);
+    close(fd);
+    if (stale)
+        return clear_home(home, target, e);
+    if (process_gone(pid))
+        rmdir(home); /* killed before the marker, if it is empty */
+    return 0;
+}
+
 static int clear_stale(const char *parent, const char *target, struct err *e)
 {
     char **names;
@@ -140,20 +180,13 @@ static int clear_stale(const char *parent, const char *target, struct err *e)
     if (io_list(parent, &names, &n, e))
         return -1;
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        char *home, *marker;
+        char *home;
         long pid;
 
         if (!is_home_name(names[i], io_basename(target), &pid))
             continue;
         home = io_join(parent, names[i], e);
-        marker = home != NULL ? io_join(home, MARKER, e) : NULL;
-        if (marker == NULL)
-            rc = -1;
-        else if (is_stale(marker, pid))
-            rc = clear_home(home, target, e);
-        else if (process_gone(pid))
-            rmdir(home); /* killed before the marker: empty */
-        mem_free(marker);
+        rc = home == NULL ? -1 : clear_one(home, pid, target, e);
         mem_free(home);
     }
     io_list_free(names, n);
@@ -203,27 +236,32 @@ static char *clean_target(const char *target, struct err *e)
     return NULL;
 }
 
-static int write_marker(struct io_stage *s, const char *marker, struct err *e)
+static int fill_home(struct io_stage *s, struct err *e)
 {
-    char text[MARKER_MAX];
-    size_t n;
+    char *marker = io_join(s->home, MARKER, e), text[MARKER_MAX];
+    char *lock = marker != NULL ? io_join(s->home, LOCK, e) : NULL;
+    int rc = -1;
 
-    s->lock_fd = open(marker, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (s->lock_fd < 0)
-        return err_sys(e, errno, "cannot create '%s'", marker);
-    (void)lock_marker(s->lock_fd); /* without locks the number decides */
     marker_text(text);
-    n = strlen(text);
-    if (write(s->lock_fd, text, n) != (ssize_t)n)
-        return err_sys(e, errno, "cannot write '%s'", marker);
-    return 0;
+    if (lock != NULL && io_write_file(marker, text, strlen(text), e) == 0) {
+        s->lock_fd = open(lock, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (s->lock_fd < 0)
+            err_sys(e, errno, "cannot create '%s'", lock);
+        else
+            rc = 0;
+    }
+    if (rc == 0)
+        (void)take_lock(s->lock_fd); /* where there are none, numbers do */
+    mem_free(lock);
+    mem_free(marker);
+    if (rc != 0)
+        return rc;
+    s->dir = io_join(s->home, "new", e);
+    return s->dir == NULL ? -1 : io_mkdir(s->dir, e);
 }
 
 static int make_home(struct io_stage *s, const char *parent, struct err *e)
 {
-    char *marker;
-    int rc = -1;
-
     s->home = mem_printf(e, "%s%s.%s" HOME_MID "%ld", parent,
                          parent[strlen(parent) - 1] == '/' ? "" : "/",
                          io_basename(s->target), (long)getpid());
@@ -235,14 +273,7 @@ static int make_home(struct io_stage *s, const char *parent, struct err *e)
         s->home = NULL; /* not ours to remove */
         return -1;
     }
-    marker = io_join(s->home, MARKER, e);
-    if (marker != NULL && write_marker(s, marker, e) == 0) {
-        s->dir = io_join(s->home, "new", e);
-        if (s->dir != NULL)
-            rc = io_mkdir(s->dir, e);
-    }
-    mem_free(marker);
-    return rc;
+    return fill_home(s, e);
 }
 
 static int begin(struct io_stage *s, struct err *e)

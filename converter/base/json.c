@@ -209,62 +209,73 @@ static int index_objects(struct js_doc *d, struct err *e)
     return 0;
 }
 
-static int fill(struct js_doc *d, const char *text, size_t len, struct err *e)
+static int scan_document(struct js_doc *d, struct err *e)
 {
-    struct js_scan scan = { 0 };
-    struct timespec now = { 0 };
-    cJSON *root;
-    int rc;
+    struct js_scan scan = { .text = d->text, .len = d->len };
+    int rc = js_scan_text(&scan, e);
+    void *fitted;
 
-    if (len > JS_TEXT_MAX)
-        return err_set(e, ERR_INPUT,
-                       "a JSON text of %zu bytes; at most %zu are taken", len,
-                       (size_t)JS_TEXT_MAX);
-    d->text = mem_alloc(len + 1, 1, e);
-    if (d->text == NULL)
-        return -1;
-    if (len > 0)
-        memcpy(d->text, text, len);
-    d->text[len] = '\0';
-    d->len = len;
-    scan.text = d->text;
-    scan.len = len;
-    rc = js_scan_text(&scan, e);
     d->nodes = scan.nodes;
     d->count = scan.count;
     if (rc != 0)
         return -1;
+    fitted = mem_realloc(d->nodes, d->count, sizeof *d->nodes, e);
+    if (fitted == NULL)
+        return -1;
+    d->nodes = fitted;
     d->nodes[0].u.doc = d;
+    return 0;
+}
+
+/* Takes text over, which is NUL-terminated. */
+static struct js_doc *parse_owned(char *text, size_t len, struct err *e)
+{
+    struct js_doc *d = mem_zalloc(1, sizeof *d, e);
+    struct timespec now = { 0 };
+    cJSON *root = NULL;
+
+    if (d == NULL) {
+        mem_free(text);
+        return NULL;
+    }
+    d->text = text;
+    d->len = len;
+    d->table_count = 1;
     clock_gettime(CLOCK_REALTIME, &now);
     d->seed = (uint64_t)now.tv_nsec * UINT64_C(0x9e3779b97f4a7c15) +
-              (uint64_t)(uintptr_t)d->text;
-    d->table_count = 1;
-    root = build_tree(d, e);
-    if (root == NULL || tie_items(d, root, e))
-        return -1;
-    return index_objects(d, e);
+              (uint64_t)(uintptr_t)text;
+    if (scan_document(d, e) == 0)
+        root = build_tree(d, e);
+    if (root != NULL && tie_items(d, root, e) == 0 && index_objects(d, e) == 0)
+        return d;
+    js_free(d);
+    return NULL;
 }
 
 struct js_doc *js_parse(const char *text, size_t len, struct err *e)
 {
-    struct js_doc *d = mem_zalloc(1, sizeof *d, e);
+    char *copy = mem_alloc(len < SIZE_MAX ? len + 1 : len, 1, e);
 
-    if (d == NULL)
+    if (copy == NULL)
         return NULL;
-    if (fill(d, text, len, e)) {
-        js_free(d);
-        return NULL;
-    }
-    return d;
+    if (len > 0)
+        memcpy(copy, text, len);
+    copy[len] = '\0';
+    return parse_owned(copy, len, e);
 }
 
 struct js_doc *js_read_file(const char *path, uint64_t max_bytes, struct err *e)
 {
     struct buf text = BUF_INIT;
     struct js_doc *d = NULL;
+    size_t len;
+    char *owned;
 
     if (io_read_file(path, max_bytes, &text, e) == 0) {
-        d = js_parse(buf_text(&text), text.len, e);
+        len = text.len;
+        owned = buf_detach(&text, e);
+        if (owned != NULL)
+            d = parse_owned(owned, len, e);
         if (d == NULL)
             err_in(e, "cannot read '%s'", path);
     }

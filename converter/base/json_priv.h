@@ -39,6 +39,9 @@ struct js_scan {
 
 /* Validates the whole text and fills nodes (mem_free). */
 int js_scan_text(struct js_scan *s, struct err *e) ATTR_MUST_USE;
+/* Length of the valid UTF-8 sequence at p, 0 if there is none: no overlong
+ * forms, no surrogates, nothing above U+10FFFF. left > 0. */
+size_t js_utf8_length(const unsigned char *p, size_t left);
 /* An error at a byte of the text: "line L, column C: what". */
 int js_error_at(const char *text, size_t pos, struct err *e, const char *fmt,
                 ...) ATTR_PRINTF(4, 5);

@@ -86,9 +86,7 @@ static void skip_space(struct scanner *s)
         s->pos++;
 }
 
-/* Length of the valid UTF-8 sequence at p, 0 if there is none: no overlong
- * forms, no surrogates, nothing above U+10FFFF. */
-static size_t utf8_length(const unsigned char *p, size_t left)
+size_t js_utf8_length(const unsigned char *p, size_t left)
 {
     unsigned lo = 0x80, hi = 0xbf;
     size_t n;
@@ -206,7 +204,7 @@ static int scan_string(struct scanner *s)
         } else if (c < 0x80) {
             s->pos++;
         } else {
-            n = utf8_length(t + s->pos, s->len - s->pos);
+            n = js_utf8_length(t + s->pos, s->len - s->pos);
             if (n == 0)
                 return js_error_at(s->text, s->pos, s->e,
                                    "a string is not valid UTF-8 (byte 0x%02X)",

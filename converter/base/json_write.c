@@ -5,26 +5,7 @@
 #include <string.h>
 
 #include "converter/base/json.h"
-
-/* Length of the UTF-8 sequence at s, 0 if it is none. */
-static size_t sequence(const unsigned char *s, size_t left)
-{
-    size_t n = s[0] < 0x80                    ? 1
-               : s[0] >= 0xc2 && s[0] <= 0xdf ? 2
-               : (s[0] & 0xf0) == 0xe0        ? 3
-               : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
-                                              : 0;
-
-    if (n == 0 || n > left)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return n;
-}
+#include "converter/base/json_priv.h"
 
 static void quote_char(struct buf *out, unsigned char c)
 {
@@ -47,7 +28,7 @@ void js_quote(struct buf *out, const char *s, size_t len)
 
     buf_addc(out, '"');
     while (i < len) {
-        size_t n = sequence(p + i, len - i);
+        size_t n = js_utf8_length(p + i, len - i);
 
         if (n != 0 && p[i] >= 0x20 && p[i] != '"' && p[i] != '\\') {
             i += n;

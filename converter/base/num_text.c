@@ -265,7 +265,7 @@ static int shortest_digits(double v, char *digits, int *point)
 /* "ddd", "ddd000", "d.ddd", "0.000ddd" or "d.ddde-30". */
 static void lay_out(char *out, const char *digits, int count, int point)
 {
-    if (point > 17 || point < -4) {
+    if (point > 17 || point < -3) {
         *out++ = digits[0];
         if (count > 1)
             *out++ = '.';
