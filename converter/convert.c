@@ -174,23 +174,32 @@ static int write_meta(const struct cv_job *j, const struct assets *a,
     return rc;
 }
 
-int cv_convert(struct cv_job *j, struct err *e)
+static int write_all(struct cv_job *j, const struct assets *a, const char *dir,
+                     struct err *e)
+{
+    if (write_parts(j, dir, e) || write_meta(j, a, dir, e) ||
+        assets_write(a, dir, e) || st_unchanged(j->ckpt.st, e))
+        return -1;
+    return 0;
+}
+
+int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
 {
     struct io_stage stage = IO_STAGE_INIT;
     struct assets *a = assets_open(&j->ckpt, &j->notes, e);
+    bool keep = true;
     int rc = -1;
 
     if (!a || preflight(j, a, e) ||
-        io_stage_begin(&stage, j->output, j->opt.force, e))
+        io_stage_begin(&stage, j->output, j->opt.force, e) ||
+        write_all(j, a, stage.dir, e))
         goto out;
-    if (write_parts(j, stage.dir, e) || write_meta(j, a, stage.dir, e) ||
-        assets_write(a, stage.dir, e) || st_unchanged(j->ckpt.st, e))
+    if (v && v->run(v->cookie, stage.dir, &keep, e))
         goto out;
-    if (log_cancelled(j->opt.log)) {
+    if (log_cancelled(j->opt.log))
         err_set(e, ERR_CANCELLED, "interrupted");
-        goto out;
-    }
-    rc = io_stage_commit(&stage, e);
+    else
+        rc = keep ? io_stage_commit(&stage, e) : 0;
 out:
     io_stage_release(&stage);
     assets_close(a);

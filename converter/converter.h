@@ -84,10 +84,18 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
                 struct err *e) ATTR_MUST_USE;
 void cv_job_close(struct cv_job *j);
 void cv_plan_text(const struct cv_job *j, struct buf *out);
-void cv_plan_json(const struct cv_job *j, struct js_writer *w);
+void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key);
 
-/* Converts; the package is complete under j->output afterwards. */
-int cv_convert(struct cv_job *j, struct err *e) ATTR_MUST_USE;
+/* Judges the complete package in its staging folder, before it appears under
+ * its name. *keep false: it is thrown away (and cv_convert returns 0). */
+struct cv_verify {
+    int (*run)(void *cookie, const char *dir, bool *keep, struct err *e);
+    void *cookie;
+};
+/* Converts; the package is complete under j->output afterwards. `v` may be
+ * NULL. */
+int cv_convert(struct cv_job *j, const struct cv_verify *v,
+               struct err *e) ATTR_MUST_USE;
 
 /* Builds the program of one part, palettized as the options say. Palettes
  * and the program are owned by the result. */

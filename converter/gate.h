@@ -68,7 +68,9 @@ struct gate_result {
 int gate_run(const struct gate_options *o, struct gate_result *r,
              struct err *e) ATTR_MUST_USE;
 /* The JSON document (schema version inside). */
-void gate_json(const struct gate_result *r, struct js_writer *w);
+void gate_json(const struct gate_result *r, struct js_writer *w,
+               const char *key);
+const char *gate_verdict_name(enum gate_verdict v);
 /* gate.json of the package, replaced in one rename. */
 int gate_write(const char *package, const struct gate_result *r,
                struct err *e) ATTR_MUST_USE;

@@ -290,7 +290,6 @@ static int decode(struct package *p, int64_t n, int64_t *rows, struct err *e)
     return 0;
 }
 
-
 static int head(struct package *p, const float *hidden, float *logits,
                 struct err *e)
 {

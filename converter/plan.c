@@ -475,11 +475,11 @@ static void part_json(const struct cv_part *p, struct js_writer *w)
     js_w_end(w);
 }
 
-void cv_plan_json(const struct cv_job *j, struct js_writer *w)
+void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
 {
     const struct hparams *hp = &j->ckpt.hp;
 
-    js_w_object(w, NULL);
+    js_w_object(w, key);
     js_w_uint(w, "schema", 1);
     js_w_string(w, "name", j->name);
     js_w_string(w, "architecture", hp->arch->name);

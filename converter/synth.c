@@ -528,7 +528,6 @@ static int save(const struct maker *mk, const char *name, struct buf *b,
     char *path = io_join(mk->dir, name, e);
     int rc = -1;
 
-    buf_addc(b, '\n');
     if (path && !buf_ok(b, e))
         rc = io_write_file(path, b->data, b->len, e);
     mem_free(path);

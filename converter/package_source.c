@@ -1,0 +1,338 @@
+/*
+ * Decodes constants of a package: plain fp16 and constexpr_lut_to_dense.
+ */
+#include "converter/package_source.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "converter/program_priv.h"
+#include "quant/quant.h"
+
+/* Rows [row, row + rows) of one checkpoint tensor, in one constant. */
+struct piece {
+    const char *tensor;
+    const char *name; /* of the constant */
+    uint64_t row, rows, cols;
+    int scale_exp;
+    const struct mil_const *values;           /* plain fp16, or */
+    const struct mil_const *indices, *tables; /* palettized */
+    uint64_t groups;
+    int bits;
+};
+struct package_source {
+    struct js_doc **docs; /* own the tensor names */
+    size_t n_docs;
+    struct piece *pieces;
+    size_t n, cap;
+    int bits;
+};
+
+/* Bytes of a constant, wherever they are. */
+static int const_read(const struct mil_const *c, uint64_t offset, void *dst,
+                      size_t n, struct err *e)
+{
+    uint64_t have = (uint64_t)mil_type_bytes(&c->type);
+
+    if (offset > have || n > have - offset)
+        return err_set(e, ERR_INPUT,
+                       "a constant of %" PRIu64 " bytes has no "
+                       "bytes %" PRIu64 " to %" PRIu64,
+                       have, offset, offset + n);
+    if (c->data)
+        return c->data->read(c->data->cookie, offset, dst, n, e);
+    memcpy(dst, (const char *)c->bytes + offset, n);
+    return 0;
+}
+
+/* ---- the index ---- */
+
+static int elem_u64(const struct js_node **n, uint64_t *out)
+{
+    bool ok = js_uint(*n, out);
+
+    *n = js_next(*n);
+    return ok ? 0 : -1;
+}
+
+static int parse_entry(const struct js_node *n, struct piece *p,
+                       uint64_t *total, struct err *e)
+{
+    const struct js_node *x = js_first(n);
+    int64_t exp;
+
+    p->name = js_key(n);
+    if (js_kind(n) == JS_ARRAY && js_count(n) == 5 &&
+        js_string(x, &p->tensor)) {
+        x = js_next(x);
+        if (!elem_u64(&x, &p->row) && !elem_u64(&x, &p->rows) &&
+            !elem_u64(&x, total) && js_integral(x, &exp) && exp >= -30 &&
+            exp <= 30 && p->rows && p->row <= *total &&
+            p->rows <= *total - p->row) {
+            p->scale_exp = (int)exp;
+            return 0;
+        }
+    }
+    return err_set(e, ERR_INPUT,
+                   "metadata '%s': the entry of '%s' is not [tensor, row, "
+                   "rows, total rows, exponent]",
+                   CV_SOURCES_KEY, p->name ? p->name : "?");
+}
+
+static int fill_plain(struct piece *p, const struct mil_const *c, struct err *e)
+{
+    int64_t elems = mil_type_elems(&c->type);
+
+    if (c->type.dtype != MIL_F16 || elems < 1 || (uint64_t)elems % p->rows)
+        return err_set(e, ERR_INPUT,
+                       "constant '%s' does not hold %" PRIu64 " rows of fp16",
+                       p->name, p->rows);
+    p->values = c;
+    p->cols = (uint64_t)elems / p->rows;
+    return 0;
+}
+
+static int fill_lut(struct package_source *s, struct piece *p,
+                    const struct mil_function *f, const struct mil_op *op,
+                    struct err *e)
+{
+    int64_t elems, tables;
+
+    p->indices = mil_arg_const(f, op, 0);
+    p->tables = mil_arg_const(f, op, 1);
+    if (!p->indices || !p->tables)
+        return err_set(e, ERR_INPUT, "constant '%s' has no indices or table",
+                       p->name);
+    p->bits = (int)mil_dtype_bits(p->indices->type.dtype);
+    elems = mil_type_elems(&p->indices->type);
+    tables = mil_type_elems(&p->tables->type);
+    p->groups = (uint64_t)tables >> p->bits;
+    if (!qz_bits_ok(p->bits) || p->tables->type.dtype != MIL_F16 || elems < 1 ||
+        tables < 1 || (uint64_t)elems % p->rows ||
+        p->groups != (uint64_t)p->tables->type.dims[0] || !p->groups ||
+        p->rows % p->groups)
+        return err_set(e, ERR_INPUT,
+                       "constant '%s' is not %" PRIu64 " rows in groups of "
+                       "rows with one fp16 table each",
+                       p->name, p->rows);
+    p->cols = (uint64_t)elems / p->rows;
+    if (p->bits < s->bits)
+        s->bits = p->bits;
+    return 0;
+}
+
+/* The op that yields the constant `name`. */
+static const struct mil_op *find_op(const struct mil_function *f,
+                                    const char *name)
+{
+    for (size_t i = 0; i < f->n_ops; i++)
+        if (f->ops[i].n_outs == 1 &&
+            !strcmp(mil_value(f, f->ops[i].outs[0])->name, name))
+            return &f->ops[i];
+    return NULL;
+}
+
+static int add_entry(struct package_source *s, const struct mil_function *f,
+                     const struct js_node *n, struct err *e)
+{
+    struct piece p = { 0 };
+    uint64_t total;
+    const struct mil_op *op;
+    int rc;
+
+    if (parse_entry(n, &p, &total, e))
+        return -1;
+    op = find_op(f, p.name);
+    if (!op)
+        return err_set(e, ERR_INPUT,
+                       "metadata '%s' names '%s', which the program does not "
+                       "hold",
+                       CV_SOURCES_KEY, p.name);
+    if (op->code == MIL_OP_const)
+        rc = fill_plain(&p, mil_value(f, op->outs[0])->konst, e);
+    else if (op->code == MIL_OP_constexpr_lut_to_dense)
+        rc = fill_lut(s, &p, f, op, e);
+    else
+        rc = err_set(e, ERR_UNSUPPORTED, "constant '%s' is made by op '%s'",
+                     p.name, mil_op_info(op->code)->name);
+    if (rc || (s->n == s->cap && mem_grow((void **)&s->pieces, &s->cap, s->n,
+                                          sizeof(*s->pieces), e)))
+        return -1;
+    s->pieces[s->n++] = p;
+    return 0;
+}
+
+static int add_file(struct package_source *s, const struct pkg *file,
+                    struct err *e)
+{
+    const struct mil_program *prog = pkg_program(file);
+    const char *text = mil_program_metadata(prog, CV_SOURCES_KEY);
+    struct js_doc *d;
+
+    if (!text)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "'%s' does not say which tensors its constants hold "
+                       "(metadata '%s'); packages of this tool do",
+                       pkg_path(file), CV_SOURCES_KEY);
+    d = js_parse(text, strlen(text), e);
+    if (!d)
+        return err_in(e, "metadata '%s'", CV_SOURCES_KEY);
+    s->docs[s->n_docs++] = d;
+    for (const struct js_node *n = js_first(js_root(d)); n; n = js_next(n))
+        if (add_entry(s, prog->functions[0], n, e))
+            return err_in(e, "'%s'", pkg_path(file));
+    return 0;
+}
+
+struct package_source *package_source_open(const struct package *p,
+                                           struct err *e)
+{
+    struct package_source *s = mem_zalloc(1, sizeof(*s), e);
+
+    if (!s)
+        return NULL;
+    s->bits = 16;
+    s->docs = mem_zalloc(package_files(p), sizeof(*s->docs), e);
+    if (!s->docs)
+        goto fail;
+    for (size_t i = 0; i < package_files(p); i++)
+        if (add_file(s, package_file(p, i), e))
+            goto fail;
+    return s;
+fail:
+    package_source_close(s);
+    return NULL;
+}
+
+void package_source_close(struct package_source *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->n_docs; i++)
+        js_free(s->docs[i]);
+    mem_free(s->docs);
+    mem_free(s->pieces);
+    mem_free(s);
+}
+
+int package_source_compressed(const struct package_source *s)
+{
+    return s->bits < 16;
+}
+
+int package_source_bits(const struct package_source *s)
+{
+    return s->bits;
+}
+
+/* ---- decoding ---- */
+
+#define PIECE_ELEMS 4096
+
+static int decode_plain(const struct piece *p, uint64_t first, size_t n,
+                        float *dst, struct err *e)
+{
+    f16_t h[PIECE_ELEMS];
+
+    if (const_read(p->values, 2 * first, h, 2 * n, e))
+        return -1;
+    num_f16_to_f32(dst, h, n);
+    return 0;
+}
+
+/* One table serves the elements of one group of rows. */
+static int decode_lut(const struct piece *p, uint64_t first, size_t n,
+                      float *dst, struct err *e)
+{
+    unsigned char packed[PIECE_ELEMS + 8];
+    uint8_t idx[PIECE_ELEMS];
+    float table[256];
+    f16_t half[256];
+    size_t k = (size_t)1 << p->bits, lead = (size_t)(first % 8);
+    uint64_t per = p->rows / p->groups * p->cols, loaded = UINT64_MAX;
+    /* Eight elements take whole bytes at any width. */
+    uint64_t begin = (first - lead) / 8 * (uint64_t)p->bits;
+    size_t bytes = ((lead + n) * (size_t)p->bits + 7) / 8;
+
+    if (const_read(p->indices, begin, packed, bytes, e))
+        return -1;
+    qz_unpack(idx, packed, lead, n, p->bits);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t g = (first + i) / per;
+
+        if (g != loaded) {
+            if (const_read(p->tables, 2 * k * g, half, 2 * k, e))
+                return -1;
+            num_f16_to_f32(table, half, k);
+            loaded = g;
+        }
+        dst[i] = table[idx[i]];
+    }
+    return 0;
+}
+
+static int decode(const struct piece *p, uint64_t first, uint64_t n, float *dst,
+                  struct err *e)
+{
+    while (n) {
+        size_t m = n < PIECE_ELEMS - 8 ? (size_t)n : PIECE_ELEMS - 8;
+
+        if (p->values ? decode_plain(p, first, m, dst, e)
+                      : decode_lut(p, first, m, dst, e))
+            return -1;
+        if (p->scale_exp)
+            for (size_t i = 0; i < m; i++)
+                dst[i] = ldexpf(dst[i], -p->scale_exp);
+        first += m;
+        dst += m;
+        n -= m;
+    }
+    return 0;
+}
+
+/* The piece that holds row `row` of a tensor. */
+static const struct piece *find_piece(const struct package_source *s,
+                                      const char *name, uint64_t row)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (!strcmp(s->pieces[i].tensor, name) && row >= s->pieces[i].row &&
+            row - s->pieces[i].row < s->pieces[i].rows)
+            return &s->pieces[i];
+    return NULL;
+}
+
+/* A vector is one row to the oracle and as many rows as elements here. */
+static int read_rows(void *cookie, const char *name, uint64_t row, uint64_t n,
+                     float *dst, struct err *e)
+{
+    const struct package_source *s = cookie;
+    const struct piece *p = find_piece(s, name, 0);
+
+    if (p && p->cols == 1 && row == 0 && n == 1)
+        return decode(p, 0, p->rows, dst, e);
+    while (n) {
+        uint64_t m;
+
+        p = find_piece(s, name, row);
+        if (!p)
+            return err_set(e, ERR_INPUT,
+                           "the package holds no row %" PRIu64
+                           " of tensor '%s'",
+                           row, name);
+        m = p->rows - (row - p->row);
+        if (m > n)
+            m = n;
+        if (decode(p, (row - p->row) * p->cols, m * p->cols, dst, e))
+            return err_in(e, "constant '%s'", p->name);
+        row += m;
+        dst += m * p->cols;
+        n -= m;
+    }
+    return 0;
+}
+
+struct tensor_source package_source_tensors(const struct package_source *s)
+{
+    return (struct tensor_source){ read_rows, (void *)(uintptr_t)s };
+}

@@ -1,0 +1,272 @@
+/*
+ * anemll-convert: a checkpoint becomes a gated package.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "converter/base/num.h"
+#include "converter/converter.h"
+#include "converter/gate.h"
+#include "tools/cli.h"
+
+struct args {
+    const char *hf, *output, *prefix, *chunks;
+    const char *lut, *lut_ffn, *lut_head, *lut_embeddings;
+    const char *profile, *tokens;
+    int64_t ctx, batch, max_chunk_mb, head_parts;
+    bool plan, no_gate, require_gate, force, strict, tie;
+};
+
+/* What the gate of a conversion needs and yields. */
+struct verify {
+    struct cli *cli;
+    const struct args *args;
+    const struct cv_job *job;
+    struct gate_result result;
+    bool ran;
+};
+
+static int set_lut(const char *option, const char *text, struct cv_lut *out,
+                   struct err *e)
+{
+    return text ? cv_lut_parse(option, text, out, e) : 0;
+}
+
+static int set_chunks(const char *text, struct cv_options *o, struct err *e)
+{
+    uint64_t n;
+
+    if (!text || !strcmp(text, "auto"))
+        return 0;
+    if (!num_parse_u64(text, strlen(text), &n) || !n || n > 99)
+        return err_set(e, ERR_USAGE,
+                       "--chunks '%s' is neither auto nor a number from 1 to "
+                       "99",
+                       text);
+    o->chunks = (int)n;
+    return 0;
+}
+
+static int set_options(const struct args *a, struct cv_options *o,
+                       struct err *e)
+{
+    enum run_profile profile;
+
+    o->model = a->hf;
+    o->output = a->output;
+    o->prefix = a->prefix;
+    o->ctx = a->ctx;
+    o->batch = a->batch;
+    o->max_chunk_mb = a->max_chunk_mb;
+    o->head_parts = a->head_parts > 1024 ? 1024 : (int)a->head_parts;
+    o->strict = a->strict;
+    o->force = a->force;
+    o->tie = a->tie;
+    if (set_lut("--lut", a->lut, &o->lut_ffn, e) ||
+        set_lut("--lut", a->lut, &o->lut_head, e) ||
+        set_lut("--lut-ffn", a->lut_ffn, &o->lut_ffn, e) ||
+        set_lut("--lut-lmhead", a->lut_head, &o->lut_head, e) ||
+        set_lut("--lut-embeddings", a->lut_embeddings, &o->lut_embeddings, e))
+        return -1;
+    if (o->max_chunk_mb < 1)
+        return err_set(e, ERR_USAGE, "--max-chunk-mb must be at least 1");
+    if (a->profile && !run_profile_by_name(a->profile, &profile))
+        return err_set(e, ERR_USAGE, "--profile '%s' is neither f32 nor fp16",
+                       a->profile);
+    return set_chunks(a->chunks, o, e);
+}
+
+static void tell_notes(const struct cli *c, const struct cv_job *j)
+{
+    for (const char *s = buf_text(&j->notes); *s;) {
+        size_t n = strcspn(s, "\n");
+
+        log_warn(&c->log, "%.*s", (int)n, s);
+        s += n + (s[n] == '\n');
+    }
+}
+
+static int show_plan(struct cli *c, const struct cv_job *j)
+{
+    struct buf out = BUF_INIT;
+    struct js_writer w;
+
+    if (c->json) {
+        js_w_init(&w, &out);
+        cv_plan_json(j, &w, NULL);
+        buf_puts(&out, "\n");
+    } else {
+        cv_plan_text(j, &out);
+        tell_notes(c, j);
+    }
+    cli_print(&out);
+    buf_release(&out);
+    return EXIT_DONE;
+}
+
+/* The gate opens the staged package from disk, like any reader. */
+static int verify(void *cookie, const char *dir, bool *keep, struct err *e)
+{
+    struct verify *v = cookie;
+    struct gate_options g = { .package = dir,
+                              .ckpt = &v->job->ckpt,
+                              .profile = RUN_FP16,
+                              .tokens = v->args->tokens,
+                              .log = &v->cli->log,
+                              .par = v->cli->par };
+
+    if (v->args->profile)
+        (void)run_profile_by_name(v->args->profile, &g.profile);
+    log_info(&v->cli->log, "gate: comparing with the float32 oracle");
+    if (gate_run(&g, &v->result, e) || gate_write(dir, &v->result, e))
+        return err_in(e, "gate");
+    v->ran = true;
+    *keep = v->result.verdict == GATE_PASS || !v->args->require_gate;
+    return 0;
+}
+
+static void report(struct cli *c, const struct cv_job *j,
+                   const struct verify *v, bool kept)
+{
+    struct buf out = BUF_INIT;
+    struct js_writer w;
+    char size[NUM_TEXT_MAX];
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < j->n_parts; i++)
+        bytes += j->parts[i].written_weights + j->parts[i].written_model;
+    if (c->json) {
+        js_w_init(&w, &out);
+        js_w_object(&w, NULL);
+        js_w_uint(&w, "schema", 1);
+        js_w_string(&w, "package", kept ? j->output : NULL);
+        js_w_uint(&w, "bytes", bytes);
+        js_w_string(&w, "verdict",
+                    gate_verdict_name(v->ran ? v->result.verdict
+                                             : GATE_UNVERIFIED));
+        cv_plan_json(j, &w, "plan");
+        if (v->ran)
+            gate_json(&v->result, &w, "gate");
+        js_w_end(&w);
+        buf_puts(&out, "\n");
+    } else {
+        num_bytes_text(size, bytes);
+        if (kept)
+            buf_printf(&out, "%s: %s in %zu parts\n", j->output, size,
+                       j->n_parts);
+        else
+            buf_printf(&out, "%s: not written (--require-gate)\n", j->output);
+        if (v->ran)
+            gate_text(&v->result, &out);
+        else
+            buf_puts(&out, "UNVERIFIED: the gate did not run (--no-gate)\n");
+    }
+    cli_print(&out);
+    buf_release(&out);
+}
+
+static int convert(struct cli *c, const struct args *a, struct cv_job *j,
+                   struct err *e)
+{
+    struct verify v = { .cli = c, .args = a, .job = j };
+    struct cv_verify hook = { verify, &v };
+    bool failed;
+
+    log_info(&c->log, "converting to %s", j->output);
+    if (cv_convert(j, a->no_gate ? NULL : &hook, e))
+        return cli_fail(c, e);
+    tell_notes(c, j);
+    failed = v.ran && v.result.verdict != GATE_PASS;
+    report(c, j, &v, !(failed && a->require_gate));
+    return failed ? EXIT_CHECK_FAILED : EXIT_DONE;
+}
+
+static int run(struct cli *c, struct args *a)
+{
+    struct err e = ERR_INIT;
+    struct cv_options o;
+    struct cv_job j;
+    int code;
+
+    cv_options_init(&o);
+    if (set_options(a, &o, &e))
+        return cli_usage(c, "%s", e.text);
+    o.log = &c->log;
+    o.par = c->par;
+    if (cv_job_open(&j, &o, a->plan, &e))
+        return cli_fail(c, &e);
+    code = a->plan ? show_plan(c, &j) : convert(c, a, &j, &e);
+    cv_job_close(&j);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct args a = { .ctx = 512, .batch = 64, .max_chunk_mb = 950 };
+    const struct cli_option options[] = {
+        { "--hf", NULL, CLI_TEXT, &a.hf, "DIR",
+          "checkpoint directory (or the first argument)" },
+        { "--output", "-o", CLI_TEXT, &a.output, "DIR",
+          "package directory (default ./anemll-<name>-ctx<N>)" },
+        { "--ctx", NULL, CLI_INT, &a.ctx, "N", "context length (512)" },
+        { "--batch", NULL, CLI_INT, &a.batch, "N",
+          "tokens per prefill call (64)" },
+        { NULL, NULL, CLI_HEADING, NULL, NULL, "Palettization:" },
+        { "--lut", NULL, CLI_TEXT, &a.lut, "BITS[,GROUP]",
+          "layers and LM head (6,8); none = fp16" },
+        { "--lut-ffn", "--lut2", CLI_TEXT, &a.lut_ffn, "BITS[,GROUP]",
+          "layers only" },
+        { "--lut-lmhead", "--lut3", CLI_TEXT, &a.lut_head, "BITS[,GROUP]",
+          "LM head only" },
+        { "--lut-embeddings", "--lut1", CLI_TEXT, &a.lut_embeddings,
+          "BITS[,GROUP]", "token table (none)" },
+        { "--strict", NULL, CLI_FLAG, &a.strict, NULL,
+          "refuse instead of falling back to a smaller group" },
+        { NULL, NULL, CLI_HEADING, NULL, NULL, "Layout:" },
+        { "--chunks", "--chunk", CLI_TEXT, &a.chunks, "N|auto",
+          "files for the layers (auto)" },
+        { "--max-chunk-mb", NULL, CLI_INT, &a.max_chunk_mb, "MB",
+          "limit of a file for auto (950)" },
+        { "--split-lm-head", NULL, CLI_INT, &a.head_parts, "N",
+          "outputs of the LM head (by family)" },
+        { "--prefix", NULL, CLI_TEXT, &a.prefix, "NAME",
+          "prefix of file names (by family)" },
+        { "--tie", NULL, CLI_FLAG, &a.tie, NULL,
+          "use the embedding as LM head although the config does not" },
+        { NULL, NULL, CLI_HEADING, NULL, NULL, "Run:" },
+        { "--plan", NULL, CLI_FLAG, &a.plan, NULL,
+          "print parts, sizes and needs; write nothing" },
+        { "--force", NULL, CLI_FLAG, &a.force, NULL,
+          "replace an existing package" },
+        { "--no-gate", NULL, CLI_FLAG, &a.no_gate, NULL,
+          "do not compare the package with the oracle" },
+        { "--require-gate", NULL, CLI_FLAG, &a.require_gate, NULL,
+          "keep no package that fails the gate" },
+        { "--profile", NULL, CLI_TEXT, &a.profile, "f32|fp16",
+          "numeric profile of the gate (fp16)" },
+        { "--tokens", NULL, CLI_TEXT, &a.tokens, "FILE",
+          "prompts of the gate, beside its own" },
+        { NULL, NULL, CLI_FLAG, NULL, NULL, NULL }
+    };
+    struct cli c = { .tool = "anemll-convert",
+                     .usage = "--hf DIR [options]",
+                     .about = "Converts a Hugging Face checkpoint into an "
+                              "ANEMLL package for Apple's Neural Engine and\n"
+                              "proves the result against a float32 oracle.",
+                     .options = options,
+                     .max_positional = 1 };
+    int code = cli_begin(&c, argc, argv);
+
+    if (code >= 0)
+        return cli_end(&c, code);
+    if (c.n_positional && a.hf)
+        code = cli_usage(&c, "both --hf and '%s' name a checkpoint",
+                         c.positional[0]);
+    else {
+        if (c.n_positional)
+            a.hf = c.positional[0];
+        code = a.hf ? run(&c, &a)
+                    : cli_usage(&c, "no checkpoint given (--hf DIR)");
+    }
+    return cli_end(&c, code);
+}
