@@ -1,0 +1,209 @@
+/*
+ * What a family's reference is made of. One file oracle_<family>.c each
+ * exports one `struct oracle_ops`; it states the family's conventions (norm
+ * form, pairing of the rotation, order of heads, scales) in its own words
+ * and calls the blocks below, which assume none.
+ *
+ * Activations are dense float32, [tokens, width]. A pass is at most
+ * ORACLE_PASS tokens; longer input is cut into passes, and since every value
+ * depends on its own token and the state alone, the cut does not show.
+ */
+#ifndef MODELS_ORACLE_PRIV_H
+#define MODELS_ORACLE_PRIV_H
+
+#include <stdbool.h>
+
+#include "models/oracle.h"
+#include "models/oracle_math.h"
+#include "models/sgemm.h"
+
+#define ORACLE_PASS 512
+#define ORACLE_ROPES 2 /* distinct rotations in one model */
+#define ORACLE_TMPS 8
+
+struct oracle_ops {
+    const char *name;
+    /* Called once: checks hp, makes caches (oracle_kv_init), rotations
+     * (oracle_rope_init) and `o->priv`. close also after a failed open. */
+    int (*open)(struct oracle *o, struct err *e);
+    void (*close)(struct oracle *o); /* may be NULL */
+    /* Forgets the state in `priv`; may be NULL. Caches are not its task. */
+    void (*reset)(struct oracle *o);
+    /* Tokens of the pass to x [n, hidden]. */
+    int (*embed)(struct oracle *o, float *x, struct err *e);
+    /* One layer, in place. */
+    int (*layer)(struct oracle *o, int64_t layer, float *x, struct err *e);
+    /* The norm behind the last layer, in place. */
+    int (*norm)(struct oracle *o, float *x, struct err *e);
+    /* Normed rows x [n, hidden] to logits [n, vocab]. */
+    int (*head)(struct oracle *o, const float *x, size_t n, float *logits,
+                struct err *e);
+};
+
+/* Keys and values of one layer in blocks of SGEMM_SLICE positions: keys
+ * [heads, positions, padded], values [heads, dim, positions], so that scores
+ * and read-out are both products of rows. */
+struct kv_cache {
+    size_t heads, dim, padded;
+    size_t n_blocks, cap_blocks;
+    float **keys, **values;
+};
+
+struct rope_table {
+    struct rope_params params;
+    float *freq;
+    float *cos, *sin; /* [ORACLE_PASS, dim / 2], of this pass's positions */
+};
+
+/* A tensor in memory. */
+struct held {
+    char *name; /* NULL: free slot */
+    uint64_t row, rows, cols;
+    float *data;
+};
+struct held_set {
+    struct held *slots;
+    size_t n, cap; /* cap is a power of two */
+    uint64_t bytes;
+};
+
+/* Memory that only grows. */
+struct grown {
+    void *p;
+    size_t bytes;
+};
+
+/* Working memory of one thread. */
+struct oracle_worker {
+    struct sgemm_scratch gemm;
+    struct grown rows; /* of the weight that is being streamed */
+    struct grown heads, packed, scores, mix, sum; /* attention */
+    struct err err; /* of the lowest piece that failed */
+    uint64_t err_at;
+};
+
+struct oracle {
+    const struct oracle_ops *ops;
+    struct hparams hp;
+    struct tensor_source src;
+    struct par *par;
+    uint64_t keep_bytes;
+    int64_t max_positions, pos;
+    bool broken; /* a pass failed half-way */
+    /* The pass. */
+    const int32_t *tokens;
+    size_t n;
+
+    struct kv_cache *kv; /* one per layer; unused ones are empty */
+    struct rope_table rope[ORACLE_ROPES];
+    struct held_set held;
+    struct oracle_worker *workers;
+    struct grown packed; /* the operand of the current product */
+    struct grown x;      /* the stream */
+    struct grown tmp[ORACLE_TMPS];
+    void *priv; /* the family's */
+};
+
+/* Scratch [elems] number `slot`, valid until the slot is asked for again. */
+float *oracle_tmp(struct oracle *o, int slot, size_t rows, size_t width,
+                  struct err *e) ATTR_MUST_USE;
+/* Makes room for n elements of `size` bytes; old content may be lost. */
+int oracle_grow(struct grown *g, size_t n, size_t size,
+                struct err *e) ATTR_MUST_USE;
+
+/* oracle_weights.c */
+
+/* Rows [row, row + out) of a matrix with `in` columns. */
+struct oracle_mat {
+    char name[128], bias[128]; /* bias "" = none */
+    uint64_t row;
+    size_t out, in;
+};
+/* "layers.<layer>.<stem>.weight", and ".bias" if it has one. */
+struct oracle_mat oracle_layer_mat(int64_t layer, const char *stem, size_t out,
+                                   size_t in, bool bias);
+/* y [n, out] = x [n, in] times the matrix, streamed in blocks of rows or
+ * kept if the budget allows. */
+int oracle_linear(struct oracle *o, const struct oracle_mat *m, const float *x,
+                  size_t n, float *y, struct err *e) ATTR_MUST_USE;
+/* A vector of n values; loaded once and kept. */
+const float *oracle_vector(struct oracle *o, size_t n, struct err *e,
+                           const char *fmt, ...)
+    ATTR_PRINTF(4, 5) ATTR_MUST_USE;
+/* Row tokens[i] of a table for every token of the pass, to y [n, cols]. */
+int oracle_lookup(struct oracle *o, const char *name, size_t cols, float *y,
+                  struct err *e) ATTR_MUST_USE;
+void held_release(struct held_set *h);
+
+/* oracle_blocks.c: over all rows, threaded. y == x is allowed. */
+void oracle_norm(struct oracle *o, enum norm_form form, const float *x,
+                 const float *w, size_t rows, size_t width, double eps,
+                 float *y);
+void oracle_add(struct oracle *o, float *x, const float *y, size_t rows,
+                size_t width);
+void oracle_gate(struct oracle *o, float *g, const float *u, size_t rows,
+                 size_t width); /* g = silu(g) u */
+
+/* Rotation number `which`; its tables are refilled for each pass. */
+int oracle_rope_init(struct oracle *o, int which, const struct rope_params *r,
+                     struct err *e) ATTR_MUST_USE;
+/* Rotates x [n, heads, dim] in place, token i as position pos + i. */
+void oracle_rope(struct oracle *o, int which, enum rope_pairing pairing,
+                 float *x, size_t heads, size_t dim);
+
+/* oracle_attn.c */
+
+int oracle_kv_init(struct oracle *o, int64_t layer, size_t heads, size_t dim,
+                   struct err *e) ATTR_MUST_USE;
+void kv_release(struct kv_cache *c);
+void kv_clear(struct kv_cache *c); /* forgets the content */
+/* Room for positions [0, positions) in every cache. */
+int oracle_kv_reserve(struct oracle *o, int64_t positions,
+                      struct err *e) ATTR_MUST_USE;
+/* Stores k, v [n, kv heads, dim] of the pass at its positions. */
+void oracle_kv_put(struct oracle *o, int64_t layer, const float *k,
+                   const float *v);
+
+/* Which query heads read key/value head g, r of them each. */
+enum head_order {
+    HEADS_GROUPED, /* g r ... g r + r - 1 */
+    HEADS_STRIDED, /* g, g + kv heads, ... */
+};
+struct oracle_attn {
+    int64_t layer; /* whose cache is read */
+    size_t heads;  /* of the queries */
+    enum head_order order;
+    double scale;   /* of the scores */
+    int64_t window; /* positions seen, the own included; 0 = all */
+};
+/* Causal softmax attention of q [n, heads, dim] over the cache, which holds
+ * the pass already; y [n, heads, dim]. */
+int oracle_attention(struct oracle *o, const struct oracle_attn *a,
+                     const float *q, float *y, struct err *e) ATTR_MUST_USE;
+
+/* oracle_plain.c: the pre-norm transformer with gated MLP. Each family states
+ * every convention in a table of its own. */
+struct oracle_plain {
+    enum norm_form norm; /* of the residual stream */
+    bool head_norms;     /* q_norm and k_norm on every head, before rotation */
+    enum norm_form head_norm;
+    enum rope_pairing pairing;
+    enum head_order order;
+    /* the scale of the scores is head_dim to this power */
+    double scale_power;
+    bool qkv_bias, o_bias; /* if hp->attention_bias */
+    bool mlp_bias;         /* if hp->mlp_bias */
+};
+/* Checks hp, makes the caches and rotation 0. */
+int plain_open(struct oracle *o, struct err *e) ATTR_MUST_USE;
+int plain_embed(struct oracle *o, float *x, struct err *e) ATTR_MUST_USE;
+int plain_layer(struct oracle *o, const struct oracle_plain *p, int64_t layer,
+                float *x, struct err *e) ATTR_MUST_USE;
+int plain_norm(struct oracle *o, const struct oracle_plain *p, float *x,
+               struct err *e) ATTR_MUST_USE;
+int plain_head(struct oracle *o, const float *x, size_t n, float *logits,
+               struct err *e) ATTR_MUST_USE;
+
+extern const struct oracle_ops oracle_llama, oracle_qwen3;
+
+#endif
