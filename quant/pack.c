@@ -1,0 +1,123 @@
+/*
+ * Index packing: element e takes bits [e * b, e * b + b) of a little-endian
+ * bit string, least significant bit first.
+ */
+#include <string.h>
+
+#include "converter/base/cpu.h"
+#include "quant/quant.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+static void pack_scalar(uint8_t *dst, const uint8_t *src, size_t n, int bits)
+{
+    uint32_t acc = 0;
+    int have = 0;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        acc |= (uint32_t)src[i] << have;
+        have += bits;
+        if (have >= 8) {
+            *dst++ = (uint8_t)acc;
+            acc >>= 8;
+            have -= 8;
+        }
+    }
+    if (have > 0)
+        *dst = (uint8_t)acc;
+}
+
+#if defined(__x86_64__)
+/* Neighbours are merged pairwise: in 16-bit lanes, 32-bit lanes and, at 3
+ * bits, 64-bit lanes; a shuffle drops the unused bytes. Each step of 32
+ * elements stores 16 bytes to each half, of which the first 2 * bits count;
+ * the caller leaves room. */
+ATTR_TARGET("avx2")
+static size_t pack_avx2(uint8_t *dst, const uint8_t *src, size_t n, int bits)
+{
+    const int b = bits;
+    const __m256i m1 = _mm256_set1_epi16((int16_t)(1 | (1 << (8 + b))));
+    const __m256i m2 = _mm256_set1_epi32(1 | (1 << (16 + 2 * b)));
+    __m256i take;
+    size_t i;
+
+    if (b == 6) /* 3 bytes of each 4 */
+        take = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9,
+                                                         10, 12, 13, 14, -1, -1,
+                                                         -1, -1));
+    else if (b == 3) /* 3 bytes of each 8 */
+        take = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 8, 9, 10, -1,
+                                                         -1, -1, -1, -1, -1, -1,
+                                                         -1, -1, -1));
+    else if (b == 4) /* 2 of each 4 */
+        take = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12,
+                                                         13, -1, -1, -1, -1, -1,
+                                                         -1, -1, -1));
+    else /* 2 bits: 1 of each 4 */
+        take = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, -1, -1,
+                                                         -1, -1, -1, -1, -1, -1,
+                                                         -1, -1, -1, -1));
+    /* What 192 elements pack to holds the 16 bytes of the second store. */
+    for (i = 0; i + 192 <= n; i += 32) {
+        __m256i v =
+            _mm256_loadu_si256((const __m256i *)(const void *)(src + i));
+
+        if (b == 1) {
+            uint32_t w =
+                (uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(v, 7));
+
+            memcpy(dst, &w, 4);
+        } else {
+            v = _mm256_maddubs_epi16(v, m1);
+            v = _mm256_madd_epi16(v, m2);
+            if (b == 3)
+                v = _mm256_or_si256(v, _mm256_srli_epi64(v, 20));
+            v = _mm256_shuffle_epi8(v, take);
+            _mm_storeu_si128((__m128i *)(void *)dst, _mm256_castsi256_si128(v));
+            _mm_storeu_si128((__m128i *)(void *)(dst + 2 * b),
+                             _mm256_extracti128_si256(v, 1));
+        }
+        dst += 4 * b;
+    }
+    return i;
+}
+#endif
+
+void qz_pack(uint8_t *dst, const uint8_t *indices, size_t n, int bits)
+{
+    size_t done = 0;
+
+    if (bits == 8) {
+        memcpy(dst, indices, n);
+        return;
+    }
+#if defined(__x86_64__)
+    if ((cpu_features() & CPU_AVX2) != 0)
+        done = pack_avx2(dst, indices, n, bits);
+#endif
+    pack_scalar(dst + done / 8 * (size_t)bits, indices + done, n - done, bits);
+}
+
+void qz_unpack(uint8_t *indices, const uint8_t *src, size_t first, size_t n,
+               int bits)
+{
+    unsigned mask = (1u << bits) - 1;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        /* The bit's byte and place, without a product that could wrap. */
+        size_t e = first + i, at = e / 8 * (size_t)bits;
+        unsigned bit = (unsigned)(e % 8) * (unsigned)bits;
+        unsigned v;
+
+        at += bit / 8;
+        bit %= 8;
+        v = (unsigned)src[at] >> bit;
+        if (bit + (unsigned)bits > 8)
+            v |= (unsigned)src[at + 1] << (8 - bit);
+        indices[i] = (uint8_t)(v & mask);
+    }
+}

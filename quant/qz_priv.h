@@ -1,0 +1,97 @@
+/*
+ * What the stages of palettization share: keys, histogram, thresholds, the
+ * worker's scratch.
+ *
+ * A key is the 16-bit pattern mapped to a signed integer of the same order:
+ * x >= 0 keeps its bits, x < 0 becomes the complement of its magnitude. -0
+ * counts as +0, so the key -1 never occurs.
+ */
+#ifndef QUANT_QZ_PRIV_H
+#define QUANT_QZ_PRIV_H
+
+#include "quant/kmeans.h"
+#include "quant/quant.h"
+
+#define KEYS 65536
+/* More weights in one group than this would wear the sums thin. */
+#define QZ_MAX_GROUP (UINT64_C(1) << 36)
+#define QZ_MAX_SCALE 256
+
+/* Parts of a format's magnitude bits. */
+struct qz_layout {
+    int mant, bias;
+    uint16_t inf; /* magnitude bits of infinity; above: NaN */
+};
+struct qz_layout qz_layout(enum qz_format f);
+
+/* Keys seen: least, greatest, and the least magnitude but zero, less one
+ * (0xffff: none). */
+struct qz_span {
+    int16_t lo, hi;
+    uint16_t near;
+};
+#define QZ_SPAN_INIT                     \
+    {                                    \
+        INT16_MAX, INT16_MIN, UINT16_MAX \
+    }
+
+int16_t qz_key(uint16_t bits);
+uint16_t qz_bits_of_key(int16_t key);
+bool qz_span_finite(const struct qz_span *span, enum qz_format f);
+void qz_span_join(struct qz_span *span, const struct qz_span *more);
+/* Index of the first NaN or infinity; n if there is none. */
+size_t qz_first_bad(const uint16_t *src, size_t n, enum qz_format f);
+/* Adds n values to counts[key + 32768] and to the span. */
+void qz_count(uint32_t *counts, struct qz_span *span, const uint16_t *src,
+              size_t n);
+/* Moves the counts inside the span out: ascending keys and their counts;
+ * the counters are zero afterwards. Returns how many. */
+size_t qz_compact(uint32_t *counts, const struct qz_span *span, int16_t *keys,
+                  double *weights);
+/* Moves counts into wider ones. */
+void qz_fold(uint64_t *wide, uint32_t *counts, const struct qz_span *span);
+size_t qz_compact_wide(const uint64_t *wide, const struct qz_span *span,
+                       int16_t *keys, double *weights);
+
+/* Nearest table entry by comparison of keys: index = how many thresholds
+ * the key has reached. `codes` has an index for each bit pattern (only for
+ * tables of more than 16). */
+struct qz_nearest {
+    int n;
+    int16_t reach[QZ_MAX_CLUSTERS];
+    uint8_t codes[KEYS];
+};
+/* For values whose keys lie in the span. */
+void qz_nearest_set(struct qz_nearest *a, const f16_t *table, int bits,
+                    enum qz_format f, int scale_exp,
+                    const struct qz_span *span);
+void qz_nearest_map(const struct qz_nearest *a, uint8_t *dst,
+                    const uint16_t *src, size_t n);
+
+struct qz_scratch {
+    uint32_t *counts; /* KEYS; all zero between groups */
+    int16_t *keys;
+    uint16_t *bits;
+    float *f;
+    double *w, *x, *v, *c;
+    size_t m; /* distinct values */
+    struct qz_kmeans *km;
+    struct qz_nearest *nearest;
+};
+
+/* The table of the m distinct values (keys, w) in the scratch. */
+int qz_table(struct qz_scratch *s, const struct qz_span *span, enum qz_format f,
+             int scale_exp, int bits, f16_t *table, struct qz_result *result,
+             struct err *e) ATTR_MUST_USE;
+/* As qz_cluster; when a value is not finite, *bad is its index and nothing
+ * is reported. */
+int qz_group(struct qz_scratch *s, const uint16_t *values, size_t n,
+             enum qz_format f, int scale_exp, int bits, f16_t *table,
+             uint8_t *indices, struct qz_result *result, size_t *bad,
+             struct err *e) ATTR_MUST_USE;
+/* ERR_INPUT unless bits and scale_exp are ours. */
+int qz_check_options(int bits, int scale_exp, struct err *e) ATTR_MUST_USE;
+/* "nan" or "infinite". */
+const char *qz_bad_name(uint16_t bits, enum qz_format f);
+
+#endif
