@@ -203,12 +203,17 @@ static int open_oracles(struct gate *g, struct err *e)
     struct tensor_source s = ckpt_source(g->o->ckpt);
 
     g->src = package_source_open(g->pkg, e);
-    if (!g->src)
+    if (!g->src && e->code == ERR_UNSUPPORTED) {
+        /* Not one of ours: compared with the checkpoint alone. */
+        log_warn(g->o->log, "%s", e->text);
+        err_reset(e);
+    } else if (!g->src) {
         return -1;
+    }
     g->ref = oracle_new(&g->o->ckpt->hp, &s, &oo, e);
     if (!g->ref)
         return -1;
-    g->r->compressed = package_source_compressed(g->src) != 0;
+    g->r->compressed = g->src && package_source_compressed(g->src);
     if (!g->r->compressed)
         return 0;
     s = package_source_tensors(g->src);

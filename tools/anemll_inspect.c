@@ -1,0 +1,538 @@
+/*
+ * anemll-inspect: prints what a checkpoint, a package or one model file is.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "converter/base/io.h"
+#include "converter/base/mem.h"
+#include "converter/base/num.h"
+#include "converter/meta.h"
+#include "mil/text.h"
+#include "models/models.h"
+#include "schema/package.h"
+#include "tools/cli.h"
+
+struct args {
+    const char *path, *function;
+    bool mil;
+};
+
+/* ---- model files ---- */
+
+static int print_mil(const struct args *a, const struct pkg *p, struct err *e)
+{
+    struct text_options o = { .function = a->function,
+                              .blob = pkg_blob,
+                              .cookie = (void *)(uintptr_t)p };
+    struct buf out = BUF_INIT;
+    int rc;
+
+    if (a->function && !mil_program_find(pkg_program(p), a->function))
+        return err_set(e, ERR_USAGE, "'%s' has no function '%s'", pkg_path(p),
+                       a->function);
+    rc = text_print(pkg_program(p), &o, &out, e);
+    if (!rc)
+        cli_print(&out);
+    buf_release(&out);
+    return rc;
+}
+
+static void values_json(const struct mil_function *f, const mil_ref *refs,
+                        size_t n, const char *key, int kind,
+                        struct js_writer *w)
+{
+    js_w_array(w, key, false);
+    for (size_t i = 0; i < n; i++) {
+        const struct mil_value *v = mil_value(f, refs[i]);
+        char t[MIL_TYPE_TEXT_MAX];
+
+        if (kind >= 0 && (int)v->kind != kind)
+            continue;
+        mil_type_text(&v->type, t);
+        js_w_object(w, NULL);
+        js_w_string(w, "name", v->name);
+        js_w_string(w, "type", t);
+        js_w_end(w);
+    }
+    js_w_end(w);
+}
+
+static void histogram(const struct mil_function *f, size_t count[MIL_OP_COUNT])
+{
+    memset(count, 0, MIL_OP_COUNT * sizeof(count[0]));
+    for (size_t i = 0; i < f->n_ops; i++)
+        count[f->ops[i].code]++;
+}
+
+/* A constant large enough to be a weight: plain, or the palettized form. */
+struct weight_line {
+    const char *name;
+    const struct mil_type *type;
+    int bits;
+    uint64_t tables, bytes;
+};
+
+static bool as_weight(const struct mil_function *f, const struct mil_op *op,
+                      struct weight_line *l)
+{
+    const struct mil_const *c;
+    const struct mil_value *v = op->n_outs ? mil_value(f, op->outs[0]) : NULL;
+
+    if (!v)
+        return false;
+    memset(l, 0, sizeof(*l));
+    l->name = v->name;
+    l->type = &v->type;
+    if (op->code == MIL_OP_const && v->konst && v->konst->data) {
+        l->bits = (int)mil_dtype_bits(v->type.dtype);
+        l->bytes = v->konst->data->bytes;
+        return true;
+    }
+    if (op->code != MIL_OP_constexpr_lut_to_dense)
+        return false;
+    c = mil_arg_const(f, op, 0);
+    if (c) {
+        l->bits = (int)mil_dtype_bits(c->type.dtype);
+        l->bytes = (uint64_t)mil_type_bytes(&c->type);
+    }
+    c = mil_arg_const(f, op, 1);
+    if (c) {
+        l->tables = (uint64_t)mil_type_elems(&c->type) >> l->bits;
+        l->bytes += (uint64_t)mil_type_bytes(&c->type);
+    }
+    return true;
+}
+
+static void weights_json(const struct mil_function *f, struct js_writer *w)
+{
+    js_w_array(w, "weights", false);
+    for (size_t i = 0; i < f->n_ops; i++) {
+        struct weight_line l;
+        char t[MIL_TYPE_TEXT_MAX];
+
+        if (!as_weight(f, &f->ops[i], &l))
+            continue;
+        mil_type_text(l.type, t);
+        js_w_object(w, NULL);
+        js_w_string(w, "name", l.name);
+        js_w_string(w, "type", t);
+        js_w_int(w, "bits", l.bits);
+        js_w_uint(w, "tables", l.tables);
+        js_w_uint(w, "bytes", l.bytes);
+        js_w_end(w);
+    }
+    js_w_end(w);
+}
+
+static void function_json(const struct mil_function *f, struct js_writer *w)
+{
+    size_t count[MIL_OP_COUNT];
+
+    js_w_object(w, NULL);
+    js_w_string(w, "name", f->name);
+    values_json(f, f->inputs, f->n_inputs, "inputs", MIL_V_INPUT, w);
+    values_json(f, f->outputs, f->n_outputs, "outputs", -1, w);
+    values_json(f, f->inputs, f->n_inputs, "states", MIL_V_STATE, w);
+    histogram(f, count);
+    js_w_object(w, "ops");
+    for (int i = 1; i < MIL_OP_COUNT; i++)
+        if (count[i])
+            js_w_uint(w, mil_op_info((enum mil_opcode)i)->name, count[i]);
+    js_w_end(w);
+    weights_json(f, w);
+    js_w_end(w);
+}
+
+static void pkg_json(const struct pkg *p, struct js_writer *w, const char *key)
+{
+    const struct mil_program *prog = pkg_program(p);
+    struct pkg_sizes s;
+
+    pkg_sizes(p, &s);
+    js_w_object(w, key);
+    if (!key)
+        js_w_uint(w, "schema", 1);
+    js_w_string(w, "kind", "model");
+    js_w_string(w, "file", io_basename(pkg_path(p)));
+    js_w_int(w, "specification_version", prog->spec_version);
+    js_w_uint(w, "model_bytes", s.model_bytes);
+    js_w_uint(w, "weights_bytes", s.weights_bytes);
+    js_w_object(w, "metadata");
+    for (size_t i = 0; i < prog->n_metadata; i++)
+        js_w_string(w, prog->metadata[i].key, prog->metadata[i].value);
+    js_w_end(w);
+    js_w_array(w, "functions", false);
+    for (size_t i = 0; i < prog->n_functions; i++)
+        function_json(prog->functions[i], w);
+    js_w_end(w);
+    js_w_end(w);
+}
+
+static void function_text(const struct mil_function *f, struct buf *out)
+{
+    size_t count[MIL_OP_COUNT];
+    char t[MIL_TYPE_TEXT_MAX];
+
+    buf_printf(out, "function %s, opset %s, %zu ops\n", f->name, f->opset,
+               f->n_ops);
+    for (size_t i = 0; i < f->n_inputs; i++) {
+        const struct mil_value *v = mil_value(f, f->inputs[i]);
+
+        mil_type_text(&v->type, t);
+        buf_printf(out, "  %-6s %-24s %s\n",
+                   v->kind == MIL_V_STATE ? "state" : "input", v->name, t);
+    }
+    for (size_t i = 0; i < f->n_outputs; i++) {
+        const struct mil_value *v = mil_value(f, f->outputs[i]);
+
+        mil_type_text(&v->type, t);
+        buf_printf(out, "  output %-24s %s\n", v->name, t);
+    }
+    histogram(f, count);
+    buf_puts(out, "  ops   ");
+    for (int i = 1; i < MIL_OP_COUNT; i++)
+        if (count[i])
+            buf_printf(out, " %s %zu", mil_op_info((enum mil_opcode)i)->name,
+                       count[i]);
+    buf_puts(out, "\n");
+}
+
+static void weights_text(const struct mil_function *f, struct buf *out)
+{
+    for (size_t i = 0; i < f->n_ops; i++) {
+        struct weight_line l;
+        char t[MIL_TYPE_TEXT_MAX], b[NUM_TEXT_MAX];
+
+        if (!as_weight(f, &f->ops[i], &l))
+            continue;
+        mil_type_text(l.type, t);
+        num_bytes_text(b, l.bytes);
+        buf_printf(out, "  %-48s %-36s %9s", l.name, t, b);
+        if (l.tables)
+            buf_printf(out, "  LUT%d, %" PRIu64 " tables", l.bits, l.tables);
+        buf_puts(out, "\n");
+    }
+}
+
+static void pkg_text(const struct pkg *p, bool weights, struct buf *out)
+{
+    const struct mil_program *prog = pkg_program(p);
+    struct pkg_sizes s;
+    char a[NUM_TEXT_MAX], b[NUM_TEXT_MAX];
+
+    pkg_sizes(p, &s);
+    num_bytes_text(a, s.model_bytes);
+    num_bytes_text(b, s.weights_bytes);
+    buf_printf(out,
+               "%s: Core ML program, specification version %d, %s of program, "
+               "%s of weights\n",
+               io_basename(pkg_path(p)), prog->spec_version, a, b);
+    for (size_t i = 0; i < prog->n_functions; i++)
+        function_text(prog->functions[i], out);
+    if (weights) {
+        buf_puts(out, "weights\n");
+        weights_text(prog->functions[0], out);
+    }
+}
+
+static int inspect_model(struct cli *c, const struct args *a, struct err *e)
+{
+    struct pkg *p = pkg_open(a->path, e);
+    struct buf out = BUF_INIT;
+    struct js_writer w;
+    int rc = 0;
+
+    if (!p)
+        return cli_fail(c, e);
+    if (a->mil) {
+        rc = print_mil(a, p, e);
+    } else if (c->json) {
+        js_w_init(&w, &out);
+        pkg_json(p, &w, NULL);
+        buf_puts(&out, "\n");
+    } else {
+        pkg_text(p, true, &out);
+    }
+    cli_print(&out);
+    buf_release(&out);
+    pkg_close(p);
+    return rc ? cli_fail(c, e) : EXIT_DONE;
+}
+
+/* ---- packages ---- */
+
+static struct pkg *open_part(const struct args *a, const struct meta *m,
+                             enum cv_kind kind, int chunk, struct err *e)
+{
+    char *path = meta_part_path(a->path, m, kind, chunk, e);
+    struct pkg *p = path ? pkg_open(path, e) : NULL;
+
+    mem_free(path);
+    return p;
+}
+
+static int inspect_package(struct cli *c, const struct args *a, struct err *e)
+{
+    struct buf out = BUF_INIT;
+    struct js_writer w;
+    struct meta m;
+    int chunks;
+
+    if (meta_read(a->path, &m, e))
+        return cli_fail(c, e);
+    chunks = m.num_chunks ? (int)m.num_chunks : 1;
+    js_w_init(&w, &out);
+    if (c->json) {
+        js_w_object(&w, NULL);
+        js_w_uint(&w, "schema", 1);
+        js_w_string(&w, "kind", "package");
+        js_w_string(&w, "name", m.name);
+        js_w_string(&w, "architecture", m.architecture);
+        js_w_int(&w, "context_length", m.context_length);
+        js_w_int(&w, "batch_size", m.batch_size);
+        js_w_int(&w, "num_chunks", chunks);
+        js_w_array(&w, "parts", false);
+    } else {
+        buf_printf(&out,
+                   "%s: ANEMLL package, %s, context %" PRId64 ", batch %" PRId64
+                   ", %d chunk%s\n",
+                   m.name, m.architecture, m.context_length, m.batch_size,
+                   chunks, chunks == 1 ? "" : "s");
+    }
+    for (int i = 0; i < chunks + 2; i++) {
+        enum cv_kind kind = i == 0            ? CV_EMBEDDINGS
+                            : i == chunks + 1 ? CV_HEAD
+                                              : CV_CHUNK;
+        struct pkg *p = open_part(a, &m, kind, i, e);
+
+        if (!p) {
+            buf_release(&out);
+            return cli_fail(c, e);
+        }
+        if (c->json)
+            pkg_json(p, &w, NULL);
+        else
+            pkg_text(p, false, &out);
+        pkg_close(p);
+    }
+    if (c->json) {
+        js_w_end(&w);
+        js_w_end(&w);
+        buf_puts(&out, "\n");
+    }
+    cli_print(&out);
+    buf_release(&out);
+    return EXIT_DONE;
+}
+
+/* ---- checkpoints ---- */
+
+static void rope_json(const struct rope_params *r, struct js_writer *w)
+{
+    js_w_object(w, "rope");
+    js_w_string(w, "type", rope_type_name(r->type));
+    js_w_double(w, "theta", r->theta);
+    js_w_int(w, "dim", r->dim);
+    if (r->type != ROPE_DEFAULT)
+        js_w_double(w, "factor", r->factor);
+    if (r->type == ROPE_YARN || r->type == ROPE_LLAMA3)
+        js_w_double(w, "original_max", r->original_max);
+    js_w_double(w, "attention_scaling", r->attention_scaling);
+    js_w_end(w);
+}
+
+static void hparams_json(const struct hparams *hp, struct js_writer *w)
+{
+    js_w_object(w, "hparams");
+    js_w_string(w, "model_type", hp->model_type);
+    js_w_string(w, "architecture", hp->architecture);
+    js_w_int(w, "vocab_size", hp->vocab);
+    js_w_int(w, "hidden_size", hp->hidden);
+    js_w_int(w, "intermediate_size", hp->intermediate);
+    js_w_int(w, "num_hidden_layers", hp->layers);
+    js_w_int(w, "num_attention_heads", hp->heads);
+    js_w_int(w, "num_key_value_heads", hp->kv_heads);
+    js_w_int(w, "head_dim", hp->head_dim);
+    js_w_int(w, "max_position_embeddings", hp->max_positions);
+    js_w_double(w, "rms_norm_eps", hp->rms_eps);
+    js_w_bool(w, "tie_word_embeddings", hp->tied);
+    js_w_string(w, "tied_by", hp->tied_by);
+    js_w_bool(w, "attention_bias", hp->attention_bias);
+    js_w_bool(w, "mlp_bias", hp->mlp_bias);
+    rope_json(&hp->rope, w);
+    js_w_uint(w, "parameters", hparams_count(hp));
+    js_w_end(w);
+}
+
+static void hparams_text(const struct hparams *hp, struct buf *out)
+{
+    char theta[NUM_TEXT_MAX], eps[NUM_TEXT_MAX];
+
+    num_text(theta, hp->rope.theta);
+    num_text(eps, hp->rms_eps);
+    buf_printf(out, "%s checkpoint (%s), %" PRIu64 " parameters\n",
+               hp->arch->name,
+               hp->architecture[0] ? hp->architecture : hp->model_type,
+               hparams_count(hp));
+    buf_printf(out,
+               "  vocab_size %" PRId64 "\n  hidden_size %" PRId64
+               "\n  intermediate_size %" PRId64 "\n  num_hidden_layers %" PRId64
+               "\n",
+               hp->vocab, hp->hidden, hp->intermediate, hp->layers);
+    buf_printf(out,
+               "  num_attention_heads %" PRId64
+               "\n  num_key_value_heads %" PRId64 "\n  head_dim %" PRId64
+               "\n  max_position_embeddings %" PRId64 "\n",
+               hp->heads, hp->kv_heads, hp->head_dim, hp->max_positions);
+    buf_printf(out,
+               "  rms_norm_eps %s\n  tie_word_embeddings %s (%s)\n"
+               "  attention_bias %s, mlp_bias %s\n",
+               eps, hp->tied ? "true" : "false",
+               hp->tied_by ? hp->tied_by : "?",
+               hp->attention_bias ? "true" : "false",
+               hp->mlp_bias ? "true" : "false");
+    buf_printf(out, "  rope %s, theta %s (%s), width %d\n",
+               rope_type_name(hp->rope.type), theta,
+               hp->rope_by ? hp->rope_by : "?", hp->rope.dim);
+}
+
+static void tensors(const struct ckpt *k, struct js_writer *w, struct buf *out,
+                    bool json)
+{
+    if (json)
+        js_w_array(w, "tensors", false);
+    for (size_t i = 0; i < st_count(k->st); i++) {
+        const struct st_tensor *t = st_at(k->st, i);
+        char shape[128];
+
+        st_shape_text(t, shape, sizeof(shape));
+        if (!json) {
+            buf_printf(out, "  %-56s %-5s %s\n", t->name,
+                       st_dtype_name(t->dtype), shape);
+            continue;
+        }
+        js_w_object(w, NULL);
+        js_w_string(w, "name", t->name);
+        js_w_string(w, "dtype", st_dtype_name(t->dtype));
+        js_w_array(w, "shape", true);
+        for (int d = 0; d < t->rank; d++)
+            js_w_uint(w, NULL, t->dims[d]);
+        js_w_end(w);
+        js_w_end(w);
+    }
+    if (json)
+        js_w_end(w);
+}
+
+/* Weights beside the config? An index alone is none. */
+static int has_weights(const char *dir, bool *yes, struct err *e)
+{
+    char **names;
+    size_t n;
+
+    *yes = false;
+    if (io_list(dir, &names, &n, e))
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(names[i]);
+
+        if (len > 12 && !strcmp(names[i] + len - 12, ".safetensors"))
+            *yes = true;
+    }
+    io_list_free(names, n);
+    return 0;
+}
+
+static int inspect_checkpoint(struct cli *c, const struct args *a,
+                              struct err *e)
+{
+    struct buf out = BUF_INIT;
+    struct js_writer w;
+    struct ckpt k;
+    bool weights = false;
+
+    if (io_is_dir(a->path) && has_weights(a->path, &weights, e))
+        return cli_fail(c, e);
+    if (ckpt_open(&k, a->path, weights ? 0 : CKPT_CONFIG_ONLY, e))
+        return cli_fail(c, e);
+    js_w_init(&w, &out);
+    if (c->json) {
+        js_w_object(&w, NULL);
+        js_w_uint(&w, "schema", 1);
+        js_w_string(&w, "kind", "checkpoint");
+        hparams_json(&k.hp, &w);
+    } else {
+        hparams_text(&k.hp, &out);
+        buf_puts(&out, buf_text(&k.notes));
+    }
+    if (k.st)
+        tensors(&k, &w, &out, c->json);
+    if (c->json) {
+        js_w_end(&w);
+        buf_puts(&out, "\n");
+    }
+    cli_print(&out);
+    buf_release(&out);
+    ckpt_close(&k);
+    return EXIT_DONE;
+}
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+
+    while (n && s[n - 1] == '/')
+        n--;
+    return n > m && !strncmp(s + n - m, tail, m);
+}
+
+static int run(struct cli *c, const struct args *a)
+{
+    struct err e = ERR_INIT;
+    char *meta;
+    bool package;
+
+    if (ends_with(a->path, ".mlpackage") || ends_with(a->path, ".mlmodel"))
+        return inspect_model(c, a, &e);
+    if (a->mil)
+        return cli_usage(c, "--mil takes a .mlpackage or a .mlmodel");
+    meta = io_join(a->path, "meta.yaml", &e);
+    if (!meta)
+        return cli_fail(c, &e);
+    package = io_exists(meta);
+    mem_free(meta);
+    return package ? inspect_package(c, a, &e) : inspect_checkpoint(c, a, &e);
+}
+
+int main(int argc, char **argv)
+{
+    struct args a = { 0 };
+    const struct cli_option options[] = {
+        { "--mil", NULL, CLI_FLAG, &a.mil, NULL,
+          "the program of a .mlpackage as MIL text" },
+        { "--function", NULL, CLI_TEXT, &a.function, "NAME",
+          "with --mil: this function only" },
+        { NULL, NULL, CLI_FLAG, NULL, NULL, NULL }
+    };
+    struct cli c = { .tool = "anemll-inspect",
+                     .usage = "PATH [options]",
+                     .about = "Prints what a checkpoint, a package directory "
+                              "or one .mlpackage is and holds.",
+                     .options = options,
+                     .max_positional = 1 };
+    int code = cli_begin(&c, argc, argv);
+
+    if (code >= 0)
+        return cli_end(&c, code);
+    if (!c.n_positional)
+        code = cli_usage(&c, "no path given");
+    else if (a.function && !a.mil)
+        code = cli_usage(&c, "--function goes with --mil");
+    else {
+        a.path = c.positional[0];
+        code = run(&c, &a);
+    }
+    return cli_end(&c, code);
+}
