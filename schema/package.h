@@ -25,25 +25,32 @@ struct pkg_written {
     uint64_t shared;        /* references beyond the first to a blob */
 };
 
-/* Called before each constant's blob is written and with the blob's bytes as
- * they are written: progress. */
+/* Progress goes to the log as bytes of blobs are written; a log that says
+ * cancelled stops the writing. */
 struct pkg_options {
     const struct log *log;
     const char *stage;                      /* progress name; NULL: none */
     uint64_t progress_base, progress_total; /* bytes of blobs */
 };
 
-/* Creates directory `path` (must not exist; suffix .mlpackage). The program
- * is validated first. Interface (inputs, outputs, states, functions,
- * metadata) is described as mlprogram.md 2 says: a single function must be
- * called "main". */
+/* Creates directory `path` (must not exist; suffix .mlpackage) and removes it
+ * again on failure. The program is validated first. A single function must be
+ * called "main"; of several the first is the default. Without blobs the
+ * package has an empty weights directory. o and out may be NULL. */
 int pkg_write(const char *path, const struct mil_program *p,
               const struct pkg_options *o, struct pkg_written *out,
               struct err *e) ATTR_MUST_USE;
 
 /* An open package. Large constants read from weight.bin on demand. */
 struct pkg;
+/* `path` is NAME.mlpackage, or a bare NAME.mlmodel with its weights in
+ * `weights` beside it. Operations that the op table does not hold are refused
+ * by name; programs of the CoreML7 opset are read as CoreML8, which calls
+ * their weight decompression by other names. The program is not validated. */
 struct pkg *pkg_open(const char *path, struct err *e) ATTR_MUST_USE;
+/* The same, but unknown operations and older forms are kept as foreign ones:
+ * to list and print, not to run. */
+struct pkg *pkg_open_raw(const char *path, struct err *e) ATTR_MUST_USE;
 const struct mil_program *pkg_program(const struct pkg *p);
 const char *pkg_path(const struct pkg *p);
 /* Where a constant of this package lies; false for none of ours. Fits
