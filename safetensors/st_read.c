@@ -3,7 +3,8 @@
  *
  * Bytes go through a bounded buffer on the caller's stack or straight into
  * the destination; no pointer into file bytes is ever dereferenced as a wider
- * type. All functions are thread-safe: they only pread.
+ * type. All functions are thread-safe: they only pread. The block conversions
+ * take little-endian bytes as they stand in the file.
  */
 #include "safetensors/st_priv.h"
 
@@ -136,8 +137,6 @@ int st_read_f16(const struct st *s, const struct st_tensor *t, uint64_t first,
         size_t k = n < most ? n : most;
         if (st_read_bytes(s, t, first * width, scratch, k * width, e))
             return -1;
-        if (width == 4)
-            order_32(scratch, k);
         convert(dst, scratch, k);
         dst += k;
         first += k;

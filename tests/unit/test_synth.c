@@ -1,0 +1,335 @@
+/*
+ * Synthetic checkpoints: shapes and counts of the published models, the same
+ * bytes on every run, files that a reader takes, weights in a sane range.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "converter/base/buf.h"
+#include "converter/base/io.h"
+#include "converter/base/json.h"
+#include "converter/base/mem.h"
+#include "converter/synth.h"
+#include "safetensors/st.h"
+#include "t_st.h"
+
+TestSuite(synth, .fini = t_st_clean);
+
+static void make(const char *arch, const char *like, uint64_t seed,
+                 const char *name)
+{
+    struct err e = ERR_INIT;
+
+    cr_assert_eq(synth_checkpoint(arch, like, seed, t_st_path(name), NULL, &e),
+                 0, "%s", e.text);
+}
+
+static struct st *open_ok(const char *name)
+{
+    struct err e = ERR_INIT;
+    struct st *s = st_open(t_st_path(name), &e);
+
+    cr_assert_not_null(s, "%s", e.text);
+    return s;
+}
+
+static uint64_t elements(const struct st *s)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < st_count(s); i++)
+        n += st_at(s, i)->elems;
+    return n;
+}
+
+static const struct {
+    const char *arch, *like;
+    uint64_t parameters;
+} published[] = {
+    { "qwen3", "qwen3-0.6b", 596049920 },
+    { "qwen3", "qwen3-1.7b", 1720574976 },
+    { "qwen3", "qwen3-4b", 4022468096 },
+    { "qwen3", "qwen3-8b", 8190735360 },
+    { "qwen3", "qwen3-14b", 14768307200 },
+    { "qwen3", "qwen3-32b", 32762123264 },
+    { "llama", "llama-3.2-1b", 1235814400 },
+    { "llama", "llama-3.2-3b", 3212749824 },
+    { "llama", "llama-3.1-8b", 8030261248 },
+    { "llama", "smollm2-135m", 134515008 },
+};
+
+Test(synth, published_counts)
+{
+    size_t found = 0, tiny = 0;
+    struct synth_info m;
+
+    for (size_t i = 0; synth_model_at(i, &m); i++) {
+        if (!strcmp(m.like, "tiny")) {
+            cr_expect_lt(m.file_bytes, 2000000);
+            tiny++;
+        }
+        for (size_t k = 0; k < sizeof published / sizeof published[0]; k++) {
+            if (strcmp(published[k].like, m.like) != 0)
+                continue;
+            cr_expect_str_eq(m.arch, published[k].arch);
+            cr_expect_eq(m.parameters, published[k].parameters, "%s: %llu",
+                         m.like, (unsigned long long)m.parameters);
+            found++;
+        }
+        /* the published file holds 2 x (model + a copy of the head) */
+        if (!strcmp(m.like, "qwen3-0.6b"))
+            cr_expect_eq(m.file_bytes, 1503264768);
+    }
+    cr_expect_eq(found, sizeof published / sizeof published[0]);
+    cr_expect_eq(tiny, 2);
+}
+
+Test(synth, unknown_names)
+{
+    struct err e = ERR_INIT;
+
+    cr_expect_eq(synth_checkpoint("qwen3", "qwen9", 1, t_st_path("x"), NULL,
+                                  &e),
+                 -1);
+    cr_expect_eq((int)e.code, (int)ERR_USAGE);
+    cr_expect(strstr(e.text, "'qwen9'") && strstr(e.text, "tiny, odd, ") &&
+                  !strstr(e.text, "smollm2"),
+              "%s", e.text);
+    err_reset(&e);
+    cr_expect_eq(synth_checkpoint("lama", "tiny", 1, t_st_path("x"), NULL, &e),
+                 -1);
+    cr_expect_eq((int)e.code, (int)ERR_USAGE);
+    cr_expect(strstr(e.text, "'lama'") && strstr(e.text, "llama"), "%s",
+              e.text);
+    cr_expect(!io_exists(t_st_path("x")));
+}
+
+/* All files of two directories are equal. */
+static bool equal_dirs(const char *a, const char *b, bool expect_same)
+{
+    struct err e = ERR_INIT;
+    char **names;
+    size_t n;
+    bool same = true;
+
+    cr_assert_eq(io_list(t_st_path(a), &names, &n, &e), 0, "%s", e.text);
+    cr_expect_geq(n, 5);
+    for (size_t i = 0; i < n; i++) {
+        struct buf x = BUF_INIT, y = BUF_INIT;
+        char path[64];
+        snprintf(path, sizeof path, "%s/%s", a, names[i]);
+        cr_assert_eq(io_read_file(t_st_path(path), 1 << 28, &x, &e), 0, "%s",
+                     e.text);
+        snprintf(path, sizeof path, "%s/%s", b, names[i]);
+        cr_assert_eq(io_read_file(t_st_path(path), 1 << 28, &y, &e), 0, "%s",
+                     e.text);
+        if (x.len != y.len || memcmp(x.data, y.data, x.len) != 0) {
+            same = false;
+            cr_expect(!expect_same, "%s differs", names[i]);
+        }
+        buf_release(&x);
+        buf_release(&y);
+    }
+    io_list_free(names, n);
+    return same;
+}
+
+Test(synth, same_bytes_twice)
+{
+    make("qwen3", "tiny", 1, "a");
+    make("qwen3", "tiny", 1, "b");
+    make("qwen3", "tiny", 2, "c");
+    equal_dirs("a", "b", true);
+    cr_expect(!equal_dirs("a", "c", false));
+}
+
+/* The very bytes, so that a change of machine or compiler shows. */
+Test(synth, known_values)
+{
+    struct err e = ERR_INIT;
+    unsigned char got[16];
+    struct st *s;
+
+    make("qwen3", "tiny", 1, "a");
+    s = open_ok("a");
+    cr_assert_eq(st_read_bytes(s, st_find(s, "model.embed_tokens.weight"), 0,
+                               got, 16, &e),
+                 0);
+    cr_expect_arr_eq(got,
+                     ((unsigned char[]){ 0x6a, 0x3e, 0x5f, 0x3e, 0xdc, 0xbd,
+                                         0x77, 0x3d, 0xfc, 0x3d, 0xea, 0x3d,
+                                         0xf1, 0xbd, 0xc8, 0xbd }),
+                     16);
+    st_close(s);
+}
+
+Test(synth, tiny_files)
+{
+    static const char *const like[] = { "tiny", "odd" };
+    struct err e = ERR_INIT;
+
+    for (int k = 0; k < 2; k++) {
+        struct synth_info m = { 0, 0, 0, 0 };
+        const struct js_node *root, *tmpl;
+        const char *text = "";
+        char path[64];
+        struct js_doc *doc;
+        struct st *s;
+        make("qwen3", like[k], 7, like[k]);
+        for (size_t i = 0; synth_model_at(i, &m); i++)
+            if (!strcmp(m.arch, "qwen3") && !strcmp(m.like, like[k]))
+                break;
+        s = open_ok(like[k]);
+        cr_expect_eq(elements(s), m.parameters);
+        cr_expect_eq(st_data_bytes(s), m.file_bytes);
+        cr_expect_eq(st_find(s, "lm_head.weight") != NULL, k == 1);
+        st_close(s);
+        snprintf(path, sizeof path, "%s/tokenizer_config.json", like[k]);
+        doc = js_read_file(t_st_path(path), 1 << 20, &e);
+        cr_assert_not_null(doc, "%s", e.text);
+        tmpl = js_get(js_root(doc), "chat_template");
+        cr_expect(js_string(tmpl, &text) && strstr(text, "<|im_start|>"));
+        js_free(doc);
+        snprintf(path, sizeof path, "%s/tokenizer.json", like[k]);
+        doc = js_read_file(t_st_path(path), 1 << 20, &e);
+        cr_assert_not_null(doc, "%s", e.text);
+        root = js_root(doc);
+        cr_expect_eq(js_count(js_get(js_get(root, "model"), "vocab")), 256);
+        cr_expect_eq(js_count(js_get(root, "added_tokens")), 3);
+        js_free(doc);
+    }
+}
+
+static void check_weights(const struct st *s, const char *name, double mean,
+                          double sigma)
+{
+    const struct st_tensor *t = st_find(s, name);
+    struct err e = ERR_INIT;
+    double sum = 0, square = 0, top = 0, n;
+    float *f;
+
+    cr_assert_not_null(t, "%s", name);
+    n = (double)t->elems;
+    f = malloc((size_t)t->elems * sizeof *f);
+    cr_assert_eq(st_read_f32(s, t, 0, (size_t)t->elems, f, &e), 0);
+    for (size_t i = 0; i < t->elems; i++) {
+        double d = (double)f[i] - mean;
+        sum += d;
+        square += d * d;
+        top = fabs(d) > top ? fabs(d) : top;
+    }
+    cr_expect_lt(fabs(sum / n), 5 * sigma / sqrt(n) + 1e-3, "%s: mean %g", name,
+                 sum / n);
+    cr_expect(sqrt(square / n) > 0.8 * sigma && sqrt(square / n) < 1.3 * sigma,
+              "%s: deviation %g, want %g", name, sqrt(square / n), sigma);
+    cr_expect_lt(top, 40 * sigma);
+    free(f);
+}
+
+Test(synth, sane_weights)
+{
+    struct st *s;
+
+    make("llama", "smollm2-135m", 3, "m");
+    s = open_ok("m");
+    cr_expect_eq(st_shard_count(s), 1);
+    cr_expect_eq(elements(s), 134515008);
+    cr_expect_eq(st_count(s), 272);
+    check_weights(s, "model.embed_tokens.weight", 0, 2.5 / sqrt(576));
+    check_weights(s, "model.layers.0.mlp.gate_proj.weight", 0, 1 / sqrt(576));
+    check_weights(s, "model.layers.29.mlp.down_proj.weight", 0,
+                  sqrt(6.0 / 30) / sqrt(1536));
+    check_weights(s, "model.norm.weight", 1, 0.15);
+    st_close(s);
+}
+
+Test(synth, shards)
+{
+    struct err e = ERR_INIT;
+    struct st *one, *many;
+
+    make("qwen3", "odd", 5, "one");
+    cr_assert_eq(synth_checkpoint_sharded("qwen3", "odd", 5, t_st_path("many"),
+                                          1000, 700000, NULL, &e),
+                 0, "%s", e.text);
+    one = open_ok("one");
+    many = open_ok("many");
+    cr_expect_gt(st_shard_count(many), 3);
+    cr_expect_eq(st_count(one), st_count(many));
+    cr_expect_eq(st_note_count(many), 0);
+    cr_expect_eq(st_missing_count(many), 0);
+    for (size_t i = 0; i < st_count(one); i++) {
+        const struct st_tensor *a = st_at(one, i), *b = st_at(many, i);
+        size_t n = (size_t)(a->end - a->begin);
+        unsigned char *x = malloc(n), *y = malloc(n);
+        cr_assert_str_eq(a->name, b->name);
+        cr_assert_eq(n, b->end - b->begin);
+        cr_assert_eq(st_read_bytes(one, a, 0, x, n, &e), 0);
+        cr_assert_eq(st_read_bytes(many, b, 0, y, n, &e), 0);
+        cr_expect(!memcmp(x, y, n), "%s", a->name);
+        free(x);
+        free(y);
+    }
+    for (size_t i = 0; i < st_shard_count(many); i++) {
+        struct stat st;
+        cr_assert_eq(stat(st_shard_path(many, (int)i), &st), 0);
+        cr_expect_lt(st.st_size, 710000);
+    }
+    st_close(one);
+    st_close(many);
+}
+
+static int cancel(void *cookie)
+{
+    return ++*(int *)cookie > 3;
+}
+
+Test(synth, cancelled_leaves_nothing)
+{
+    struct err e = ERR_INIT;
+    int asked = 0;
+    struct log log = { .level = LOG_ERROR,
+                       .cookie = &asked,
+                       .cancelled = cancel };
+    char **names;
+    size_t n;
+
+    cr_expect_eq(synth_checkpoint("llama", "tiny", 1, t_st_path("x"), &log, &e),
+                 -1);
+    cr_expect_eq((int)e.code, (int)ERR_CANCELLED);
+    err_reset(&e);
+    cr_assert_eq(io_list(t_st_dir(), &names, &n, &e), 0);
+    cr_expect_eq(n, 0);
+    io_list_free(names, n);
+}
+
+Test(synth, never_over_a_directory)
+{
+    struct err e = ERR_INIT;
+
+    make("llama", "tiny", 1, "x");
+    cr_expect_eq(synth_checkpoint("llama", "tiny", 1, t_st_path("x"), NULL, &e),
+                 -1);
+    cr_expect_not_null(strstr(e.text, "exist"), "%s", e.text);
+}
+
+/* Allocations on the way fail: an error, nothing left behind. */
+Test(synth, allocation_failures)
+{
+    struct err e = ERR_INIT;
+    int ok = 0;
+
+    for (long n = 0; n < 3000 && !ok; n += 1 + n / 4) {
+        err_reset(&e);
+        mem_fail_at(n, false);
+        ok = !synth_checkpoint("llama", "tiny", 1, t_st_path("x"), NULL, &e);
+        mem_fail_at(-1, false);
+        cr_assert(ok || e.code == ERR_NOMEM, "%ld: %s", n, e.text);
+        cr_assert_eq(io_exists(t_st_path("x")), ok, "%ld", n);
+    }
+    cr_expect(ok);
+}
