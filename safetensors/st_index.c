@@ -399,7 +399,10 @@ static int open_both(struct st *s, const char *dir, const char *single,
     struct err why = ERR_INIT;
     int rc;
 
-    if (read_index(&x, index_path, &why)) {
+    if (read_index(&x, index_path, &why) && why.code != ERR_INPUT &&
+        why.code != ERR_UNSUPPORTED) {
+        rc = err_set(e, why.code, "%s", why.text);
+    } else if (why.code != ERR_OK) {
         rc = open_single(s, single, e);
         if (!rc)
             rc = add_note(s,
