@@ -20,6 +20,7 @@ const struct model_arch arch_llama = {
     .model_types = types,
     .architectures = classes,
     .prefix = "llama",
+    .tokenizer_class = "LlamaTokenizer",
     .head_parts = 8,
     .parse = hp_parse_llama,
     .needs = needs_plain,

@@ -20,6 +20,7 @@ const struct model_arch arch_qwen3 = {
     .model_types = types,
     .architectures = classes,
     .prefix = "qwen",
+    .tokenizer_class = "Qwen2Tokenizer",
     .head_parts = 16,
     .parse = hp_parse_qwen3,
     .needs = needs_plain,

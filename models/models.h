@@ -42,6 +42,7 @@ struct model_arch {
     const char *const *model_types;   /* exact, NULL-terminated */
     const char *const *architectures; /* classes that it computes */
     const char *prefix;               /* of file names: "qwen" */
+    const char *tokenizer_class;      /* one that Swift readers know */
     int head_parts;                   /* default split of the LM head */
     /* config.json to hparams. */
     int (*parse)(struct hp_reader *r, struct hparams *hp, struct err *e);

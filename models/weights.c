@@ -191,9 +191,8 @@ static int fill_entry(struct weights *w, struct entry *en,
     en->elems = s->rows * en->cols;
     en->st = w->ckpt->st;
     en->tensor = nd->tensor;
-    en->origin.tensor = arena_strdup(&w->arena, nd->name, e);
-    if (!en->origin.tensor)
-        return -1;
+    /* As it was asked for: a tied head is not the embedding table. */
+    en->origin.tensor = s->tensor;
     en->origin.row = s->row;
     en->origin.rows = s->rows;
     en->origin.total_rows = nd->dims[0];
