@@ -33,7 +33,8 @@ struct opening {
     unsigned flags;
     struct ckpt_files files;
     struct ckpt_quant quant;
-    struct js_doc *index;  /* only when planning without shards */
+    struct err closed;     /* why the weights could not be opened */
+    struct js_doc *index;  /* then only */
     struct hp_options opt; /* what the names say before the config is read */
     const struct ckpt_sign *sign; /* a name that only quantization has */
     char sign_name[256];
@@ -69,35 +70,33 @@ static int judge_sparse(const struct ckpt *c, struct err *e)
     return 0;
 }
 
-/* Planning without readable weights: the index still tells names. */
-static int plan_without(struct opening *o, const struct err *why, struct err *e)
+/* Weights that cannot be opened: the config, and the names in the index, may
+ * still tell of a reason that no download cures. */
+static int without_weights(struct opening *o, struct err *e)
 {
     struct ckpt *c = o->c;
+    struct err bad = ERR_INIT;
 
     if (c->st)
         st_close(c->st);
     c->st = NULL;
-    if (why->text[0])
-        buf_printf(&c->notes, "planned from the config alone: %s\n", why->text);
-    if (!o->files.index)
-        return 0;
-    o->index = read_json(c->dir, CKPT_INDEX_NAME, MAX_INDEX, e);
-    return o->index ? 0 : -1;
+    if (o->files.index)
+        o->index = read_json(c->dir, CKPT_INDEX_NAME, MAX_INDEX, &bad);
+    return bad.code == ERR_NOMEM ? err_set(e, bad.code, "%s", bad.text) : 0;
 }
 
 static int open_weights(struct opening *o, struct err *e)
 {
     struct ckpt *c = o->c;
-    struct err why = ERR_INIT;
 
     if (!o->files.single && !o->files.index)
         return 0;
-    c->st = st_open(c->dir, &why);
-    if (c->st && !judge_sparse(c, &why))
+    c->st = st_open(c->dir, &o->closed);
+    if (c->st && !judge_sparse(c, &o->closed))
         return 0;
-    if (why.code != ERR_NOMEM && (o->flags & CKPT_CONFIG_ONLY))
-        return plan_without(o, &why, e);
-    return err_set(e, why.code, "%s", why.text);
+    if (o->closed.code == ERR_NOMEM)
+        return err_set(e, o->closed.code, "%s", o->closed.text);
+    return without_weights(o, e);
 }
 
 static void see_name(struct opening *o, const char *name)
@@ -130,7 +129,8 @@ static void see_names(struct opening *o)
     }
     map = js_get(js_root(o->index), "weight_map");
     for (n = js_first(map); n; n = js_next(n))
-        see_name(o, js_key(n));
+        if (js_key(n))
+            see_name(o, js_key(n));
 }
 
 static int refuse_quant(const struct opening *o, const struct err *also,
@@ -156,9 +156,16 @@ static int parse_config(struct opening *o, struct err *e)
     /* Without tensors the config, or the names in the index, decide. */
     if (!c->st && (words || o->sign))
         return refuse_quant(o, NULL, e);
-    if (!c->st && !(o->flags & CKPT_CONFIG_ONLY))
-        return ckpt_no_weights(c->dir, &o->files, e);
-    return 0;
+    if (c->st)
+        return 0;
+    if (o->flags & CKPT_CONFIG_ONLY) {
+        if (o->closed.code)
+            buf_printf(&c->notes, "planned from the config alone: %s\n",
+                       o->closed.text);
+        return 0;
+    }
+    return o->closed.code ? err_set(e, o->closed.code, "%s", o->closed.text)
+                          : ckpt_no_weights(c->dir, &o->files, e);
 }
 
 /* ---- notes ---- */
@@ -262,10 +269,13 @@ static int add_notes(struct opening *o, struct err *e)
 static int open_steps(struct opening *o, const char *dir, struct err *e)
 {
     struct ckpt *c = o->c;
+    size_t n = strlen(dir);
 
-    c->dir = mem_strdup(dir, e);
-    if (!c->dir || ckpt_survey(dir, &o->files, e) ||
-        ckpt_judge_files(dir, &o->files, e) || open_config(o, e) ||
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    c->dir = mem_strndup(dir, n, e);
+    if (!c->dir || ckpt_survey(c->dir, &o->files, e) ||
+        ckpt_judge_files(c->dir, &o->files, e) || open_config(o, e) ||
         open_weights(o, e))
         return -1;
     see_names(o);

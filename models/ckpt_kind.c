@@ -286,6 +286,7 @@ static void add_details(struct ckpt_quant *q, const struct js_node *o)
 
     add_words(q, o, "quant_algo");
     add_words(q, o, "format");
+    add_words(q, o, "fmt");
     add_number(q, o, bits, "%d bits");
     add_number(q, o, group, "groups of %d");
     if ((js_bool(js_get(o, "load_in_4bit"), &on) && on) ||
@@ -328,7 +329,7 @@ static void word_config(struct ckpt_quant *q, const struct js_node *config)
     }
     if (js_string(js_get(o, "quant_method"), &method)) {
         word_method(q, method);
-    } else if (js_kind(mlx) == JS_OBJECT) {
+    } else if (mlx && js_kind(mlx) == JS_OBJECT) {
         snprintf(q->what, sizeof q->what, "MLX-quantized");
         q->where = "quantization in config.json";
         o = mlx;
