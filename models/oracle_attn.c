@@ -125,46 +125,36 @@ struct attn {
  * head i % group of the head's. */
 struct piece {
     size_t g, token, rows;
-    size_t first_block, end_block;
-    int64_t first, last; /* positions: seen by anyone, of the last token */
+    size_t end; /* one behind the last position that any row sees */
+    size_t blocks;
 };
 
 static struct piece piece_of(const struct attn *t, uint64_t index)
 {
     struct piece p;
-    int64_t own;
     size_t n;
 
     p.g = (size_t)(index / t->per_g);
     p.token = (size_t)(index % t->per_g) * t->tokens;
     n = t->o->n - p.token < t->tokens ? t->o->n - p.token : t->tokens;
     p.rows = n * t->group;
-    own = t->o->pos + (int64_t)p.token;
-    p.last = own + (int64_t)n - 1;
-    p.first = 0;
-    if (t->a->window && own >= t->a->window)
-        p.first = own - t->a->window + 1;
-    p.first_block = (size_t)p.first / BLOCK;
-    p.end_block = (size_t)p.last / BLOCK + 1;
+    p.end = (size_t)t->o->pos + p.token + n;
+    p.blocks = (p.end + BLOCK - 1) / BLOCK;
     return p;
 }
 
 /* Element offset of a row's head within [n, heads, dim]. */
 static size_t row_offset(const struct attn *t, const struct piece *p, size_t i)
 {
-    size_t j = i % t->group, head;
+    size_t head = p->g * t->group + i % t->group;
 
-    if (t->a->order == HEADS_GROUPED)
-        head = p->g * t->group + j;
-    else
-        head = p->g + j * t->c->heads;
     return ((p->token + i / t->group) * t->a->heads + head) * t->c->dim;
 }
 
-/* Positions of block b up to the last token's. */
-static size_t block_len(const struct piece *p, size_t b)
+/* How many of block b's positions lie before `end`. */
+static size_t block_len(size_t end, size_t b)
 {
-    size_t n = (size_t)p->last + 1 - b * BLOCK;
+    size_t n = end > b * BLOCK ? end - b * BLOCK : 0;
 
     return n < BLOCK ? n : BLOCK;
 }
@@ -179,70 +169,56 @@ static void piece_scores(const struct attn *t, const struct piece *p,
         memcpy(heads + i * c->dim, t->q + row_offset(t, p, i),
                c->dim * sizeof(float));
     sgemm_pack(packed, heads, c->dim, p->rows, c->dim);
-    for (size_t b = p->first_block; b < p->end_block; b++)
+    for (size_t b = 0; b < p->blocks; b++)
         sgemm_rows(packed, p->rows, c->dim,
                    c->keys[b] + p->g * BLOCK * c->padded, c->padded,
-                   block_len(p, b), NULL,
-                   scores + (b - p->first_block) * p->rows * BLOCK, BLOCK,
-                   &w->gemm);
+                   block_len(p->end, b), NULL, scores + b * p->rows * BLOCK,
+                   BLOCK, &w->gemm);
 }
 
-/* The part of block b that a row sees: [*from, *to) within the block. */
-static void seen(const struct piece *p, int64_t lo, int64_t hi, size_t b,
-                 size_t *from, size_t *to)
-{
-    int64_t base = (int64_t)(b * BLOCK);
-    int64_t f = lo > base ? lo - base : 0;
-    int64_t t = hi + 1 > base ? hi + 1 - base : 0;
-    int64_t len = (int64_t)block_len(p, b);
-
-    if (t > len)
-        t = len;
-    if (f > t)
-        f = t;
-    *from = (size_t)f;
-    *to = (size_t)t;
-}
-
-/* Scales the visible scores of a row and returns the greatest. */
+/* Scales the scores of a row before position `end`; returns the greatest. */
 static float row_max(const struct attn *t, const struct piece *p, float *row,
-                     int64_t lo, int64_t hi)
+                     size_t end)
 {
     float scale = (float)t->a->scale, max = -INFINITY;
+    float part[8];
 
-    for (size_t b = p->first_block; b < p->end_block; b++) {
-        float *s = row + (b - p->first_block) * p->rows * BLOCK;
-        size_t from, to;
+    for (size_t q = 0; q < 8; q++)
+        part[q] = max;
+    for (size_t b = 0; b < p->blocks; b++) {
+        float *s = row + b * p->rows * BLOCK;
+        size_t n = block_len(end, b), k = 0;
 
-        seen(p, lo, hi, b, &from, &to);
-        for (size_t k = from; k < to; k++) {
+        for (; k + 8 <= n; k += 8) {
+            for (size_t q = 0; q < 8; q++) {
+                s[k + q] *= scale;
+                part[q] = s[k + q] > part[q] ? s[k + q] : part[q];
+            }
+        }
+        for (; k < n; k++) {
             s[k] *= scale;
             max = s[k] > max ? s[k] : max;
         }
     }
+    for (size_t q = 0; q < 8; q++)
+        max = part[q] > max ? part[q] : max;
     return max;
 }
 
-/* Exponentials of one row in place, zero where it sees nothing; returns
+/* Exponentials of one row in place, zero from position `end` on; returns
  * their sum. */
 static double row_exp(const struct attn *t, const struct piece *p, float *row,
-                      int64_t own)
+                      size_t end)
 {
-    int64_t lo = 0;
     double part[8] = { 0 };
-    float max;
+    float max = row_max(t, p, row, end);
 
-    if (t->a->window && own >= t->a->window)
-        lo = own - t->a->window + 1;
-    max = row_max(t, p, row, lo, own);
-    for (size_t b = p->first_block; b < p->end_block; b++) {
-        float *s = row + (b - p->first_block) * p->rows * BLOCK;
-        size_t from, to, len = sgemm_pad(block_len(p, b));
+    for (size_t b = 0; b < p->blocks; b++) {
+        float *s = row + b * p->rows * BLOCK;
+        size_t n = block_len(end, b), len = sgemm_pad(block_len(p->end, b));
 
-        seen(p, lo, own, b, &from, &to);
-        memset(s, 0, from * sizeof(*s));
-        memset(s + to, 0, (len - to) * sizeof(*s));
-        oracle_exp_block(s + from, to - from, max);
+        memset(s + n, 0, (len - n) * sizeof(*s));
+        oracle_exp_block(s, n, max);
         for (size_t k = 0; k < len; k += 8) {
             for (size_t q = 0; q < 8; q++)
                 part[q] += (double)s[k + q];
@@ -261,15 +237,16 @@ static void piece_mix(const struct attn *t, const struct piece *p,
     double *mix = w->mix.p;
 
     memset(mix, 0, c->dim * p->rows * sizeof(*mix));
-    for (size_t b = p->first_block; b < p->end_block; b++) {
-        const float *s = scores + (b - p->first_block) * p->rows * BLOCK;
+    for (size_t b = 0; b < p->blocks; b++) {
+        const float *s = scores + b * p->rows * BLOCK;
         const float *v = c->values[b] + p->g * c->dim * BLOCK;
 
         for (size_t d = 0; d < c->dim; d += SGEMM_PANEL) {
             size_t m = c->dim - d < SGEMM_PANEL ? c->dim - d : SGEMM_PANEL;
 
             sgemm_slice(s, BLOCK, p->rows, v + d * BLOCK, BLOCK, m,
-                        sgemm_pad(block_len(p, b)), mix + d * p->rows, p->rows);
+                        sgemm_pad(block_len(p->end, b)), mix + d * p->rows,
+                        p->rows);
         }
     }
     for (size_t i = 0; i < p->rows; i++) {
@@ -293,7 +270,7 @@ static void attn_pieces(void *arg, uint64_t begin, uint64_t end, int worker)
         piece_scores(t, &p, w);
         for (size_t i = 0; i < p.rows; i++)
             sum[i] = row_exp(t, &p, scores + i * BLOCK,
-                             t->o->pos + (int64_t)(p.token + i / t->group));
+                             (size_t)t->o->pos + p.token + i / t->group + 1);
         piece_mix(t, &p, w);
     }
 }

@@ -11,7 +11,6 @@
 static const struct oracle_plain llama = {
     .norm = NORM_PLAIN,
     .pairing = ROPE_HALVES,
-    .order = HEADS_GROUPED,
     .scale_power = -0.5,
     .qkv_bias = true,
     .o_bias = true,

@@ -101,7 +101,6 @@ static int plain_attention(struct oracle *o, const struct oracle_plain *p,
                          p->o_bias && hp->attention_bias);
     struct oracle_attn a = { .layer = layer,
                              .heads = (size_t)hp->heads,
-                             .order = p->order,
                              .scale = pow((double)d, p->scale_power) };
     float *h = normed(o, p, layer, "input_layernorm", x, e);
     float *q = oracle_tmp(o, TMP_Q, o->n, nq, e);

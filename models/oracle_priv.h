@@ -164,17 +164,10 @@ int oracle_kv_reserve(struct oracle *o, int64_t positions,
 void oracle_kv_put(struct oracle *o, int64_t layer, const float *k,
                    const float *v);
 
-/* Which query heads read key/value head g, r of them each. */
-enum head_order {
-    HEADS_GROUPED, /* g r ... g r + r - 1 */
-    HEADS_STRIDED, /* g, g + kv heads, ... */
-};
 struct oracle_attn {
     int64_t layer; /* whose cache is read */
-    size_t heads;  /* of the queries */
-    enum head_order order;
-    double scale;   /* of the scores */
-    int64_t window; /* positions seen, the own included; 0 = all */
+    size_t heads;  /* of the queries; consecutive ones share a cached head */
+    double scale;  /* of the scores */
 };
 /* Causal softmax attention of q [n, heads, dim] over the cache, which holds
  * the pass already; y [n, heads, dim]. */
@@ -188,7 +181,6 @@ struct oracle_plain {
     bool head_norms;     /* q_norm and k_norm on every head, before rotation */
     enum norm_form head_norm;
     enum rope_pairing pairing;
-    enum head_order order;
     /* the scale of the scores is head_dim to this power */
     double scale_power;
     bool qkv_bias, o_bias; /* if hp->attention_bias */

@@ -15,7 +15,6 @@ static const struct oracle_plain qwen3 = {
     .head_norms = true,
     .head_norm = NORM_PLAIN,
     .pairing = ROPE_HALVES,
-    .order = HEADS_GROUPED,
     .scale_power = -0.5,
     .qkv_bias = true,
     .o_bias = true,
