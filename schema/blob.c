@@ -51,7 +51,7 @@ enum mil_dtype blob_dtype(uint32_t code)
 
 struct content {
     struct hash128 hash;
-    uint64_t bytes, offset;
+    uint64_t elems, offset;
     uint32_t code; /* 0: free slot */
 };
 struct source {
@@ -152,7 +152,7 @@ static int sources_reserve(struct blob_writer *w, struct err *e)
 
 static size_t content_home(const struct content *c, size_t cap)
 {
-    return (size_t)mix(c->hash.lo ^ c->bytes ^ c->code) & (cap - 1);
+    return (size_t)mix(c->hash.lo ^ c->elems ^ c->code) & (cap - 1);
 }
 
 static void content_insert(struct content *tab, size_t cap,
@@ -199,8 +199,8 @@ static int open_file(struct blob_writer *w, struct err *e)
 
 /* What is being stored: a source, or bytes in memory. */
 struct input {
-    struct mil_type type;
-    uint64_t bytes;
+    uint64_t bytes, elems;
+    unsigned width; /* bits of an element */
     uint32_t code;
     const uint8_t *memory; /* NULL: read through data */
     const struct mil_data *data;
@@ -217,13 +217,6 @@ static const uint8_t *fetch(const struct input *in, uint64_t at, uint8_t *room,
     return room;
 }
 
-static unsigned padding_bits(const struct mil_type *t)
-{
-    uint64_t bits = (uint64_t)mil_type_elems(t) * mil_dtype_bits(t->dtype);
-
-    return (unsigned)((8 - bits % 8) % 8);
-}
-
 /* The zeros up to the next multiple of 64 and the record, so that they end
  * at `end`. Returns their length. */
 static size_t put_head(const struct blob_writer *w, const struct input *in,
@@ -237,7 +230,7 @@ static size_t put_head(const struct blob_writer *w, const struct input *in,
     store_le32(r + 4, in->code);
     store_le64(r + 8, in->bytes);
     store_le64(r + 16, w->out.pos + gap + RECORD_BYTES);
-    store_le64(r + 24, padding_bits(&in->type));
+    store_le64(r + 24, in->bytes * 8 - in->elems * in->width);
     return gap + RECORD_BYTES;
 }
 
@@ -280,7 +273,7 @@ static int find_equal(struct blob_writer *w, const struct input *in,
                       struct hash128 h, const uint8_t *p, uint64_t a,
                       uint64_t *offset, struct err *e)
 {
-    struct content key = { h, in->bytes, 0, in->code };
+    struct content key = { h, in->elems, 0, in->code };
     size_t i;
 
     if (!w->cap_contents)
@@ -290,7 +283,7 @@ static int find_equal(struct blob_writer *w, const struct input *in,
         const struct content *c = &w->contents[i];
         int same;
 
-        if (c->code != in->code || c->bytes != in->bytes ||
+        if (c->code != in->code || c->elems != in->elems ||
             c->hash.lo != h.lo || c->hash.hi != h.hi)
             continue;
         same = equal_bytes(w, p, a, c->offset + RECORD_BYTES, in->bytes, e);
@@ -305,7 +298,7 @@ static int find_equal(struct blob_writer *w, const struct input *in,
 static int remember(struct blob_writer *w, const struct input *in,
                     struct hash128 h, uint64_t offset, struct err *e)
 {
-    struct content c = { h, in->bytes, offset, in->code };
+    struct content c = { h, in->elems, offset, in->code };
     uint8_t text[32];
 
     if (contents_reserve(w, e))
@@ -314,7 +307,7 @@ static int remember(struct blob_writer *w, const struct input *in,
     w->n_contents++;
     store_le64(text, h.hi);
     store_le64(text + 8, h.lo);
-    store_le64(text + 16, in->bytes);
+    store_le64(text + 16, in->elems);
     store_le64(text + 24, in->code);
     hash_add(w->identity, text, sizeof(text));
     return 0;
@@ -386,20 +379,30 @@ static int put_large(struct blob_writer *w, const struct input *in,
     return remember(w, in, h, *offset, e);
 }
 
+/* Fills what the type says; `bytes` is what the source claims. */
+static int make_input(struct input *in, const struct mil_type *t,
+                      uint64_t bytes, struct err *e)
+{
+    int64_t want = mil_type_bytes(t), elems = mil_type_elems(t);
+    char text[MIL_TYPE_TEXT_MAX];
+
+    in->code = blob_code(t->dtype);
+    if (in->code && want >= 0 && (uint64_t)want == bytes) {
+        in->bytes = bytes;
+        in->elems = (uint64_t)elems;
+        in->width = mil_dtype_bits(t->dtype);
+        return 0;
+    }
+    mil_type_text(t, text);
+    return err_set(e, ERR_INPUT,
+                   "a constant of type %s and %" PRIu64
+                   " bytes cannot be stored in a weight file",
+                   text, bytes);
+}
+
 static int put(struct blob_writer *w, const struct input *in, uint64_t *offset,
                struct err *e)
 {
-    int64_t bytes = mil_type_bytes(&in->type);
-
-    if (!in->code || bytes < 0 || (uint64_t)bytes != in->bytes) {
-        char text[MIL_TYPE_TEXT_MAX];
-
-        mil_type_text(&in->type, text);
-        return err_set(e, ERR_INPUT,
-                       "a constant of type %s and %" PRIu64
-                       " bytes cannot be stored in a weight file",
-                       text, in->bytes);
-    }
     if (open_file(w, e))
         return -1;
     return in->bytes <= CHUNK ? put_small(w, in, offset, e)
@@ -409,7 +412,7 @@ static int put(struct blob_writer *w, const struct input *in, uint64_t *offset,
 int blob_put(struct blob_writer *w, const struct mil_data *d, uint64_t *offset,
              struct err *e)
 {
-    struct input in = { d->type, d->bytes, blob_code(d->type.dtype), NULL, d };
+    struct input in = { .data = d };
     struct source *s;
 
     if (d->read == mil_data_read_memory)
@@ -422,7 +425,7 @@ int blob_put(struct blob_writer *w, const struct mil_data *d, uint64_t *offset,
         *offset = s->offset;
         return 0;
     }
-    if (put(w, &in, offset, e))
+    if (make_input(&in, &d->type, d->bytes, e) || put(w, &in, offset, e))
         return -1;
     s->data = d;
     s->offset = *offset;
@@ -433,9 +436,10 @@ int blob_put(struct blob_writer *w, const struct mil_data *d, uint64_t *offset,
 int blob_put_bytes(struct blob_writer *w, const struct mil_type *t,
                    const void *bytes, uint64_t *offset, struct err *e)
 {
-    int64_t n = mil_type_bytes(t);
-    struct input in = { *t, (uint64_t)n, blob_code(t->dtype), bytes, NULL };
+    struct input in = { .memory = bytes };
 
+    if (make_input(&in, t, (uint64_t)mil_type_bytes(t), e))
+        return -1;
     return put(w, &in, offset, e);
 }
 
