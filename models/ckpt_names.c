@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "converter/base/io.h"
 #include "converter/base/mem.h"
 
 #define NAME_MAX_LEN 400 /* longer names match nothing */
@@ -296,6 +297,7 @@ struct match {
     const struct ckpt_quant *quant;
     const char *stem;
     struct arena arena;
+    bool *told; /* per need: missing, and complained of with its shard */
     struct complaint *list;
     size_t n, cap;
     size_t by_kind[REPEATED + 1];
@@ -479,6 +481,7 @@ static int take_unmapped(struct match *m, size_t i, struct err *e)
     int shard;
     const char *name = st_missing_name(m->c->st, i, &shard), *tail = NULL;
     const struct model_arch *a = m->c->hp.arch;
+    const struct need *need = NULL;
     char text[320];
     struct cut c;
     int64_t layer;
@@ -487,9 +490,12 @@ static int take_unmapped(struct match *m, size_t i, struct err *e)
         tail = canonical(&c, m->stem);
     else
         snprintf(c.tail, sizeof c.tail, "%.*s", NAME_MAX_LEN, name);
-    if ((!tail || !find_need(&m->c->ledger, tail)) &&
-        (ignore_rule(a, name) ||
-         (tail && m->c->hp.tied && !strcmp(tail, "lm_head.weight")))) {
+    if (tail)
+        need = find_need(&m->c->ledger, tail);
+    if (need)
+        m->told[need - m->c->ledger.needs] = true;
+    if (!need && (ignore_rule(a, name) ||
+                  (tail && m->c->hp.tied && !strcmp(tail, "lm_head.weight")))) {
         buf_printf(&m->c->notes,
                    "the index names '%.200s', which its shard lacks; it is "
                    "not needed\n",
@@ -497,32 +503,20 @@ static int take_unmapped(struct match *m, size_t i, struct err *e)
         return 0;
     }
     snprintf(text, sizeof text, "(the index says it is in '%.200s')",
-             shard < 0 ? "?"
-                       : strrchr(st_shard_path(m->c->st, shard), '/') + 1);
+             shard < 0 ? "?" : io_basename(st_shard_path(m->c->st, shard)));
     tail = below_layer(tail ? tail : c.tail, &layer);
     return complain(m, UNMAPPED, layer, tail, text, e);
 }
 
-/* Already told by the index, with the shard's name. */
-static bool told_unmapped(const struct match *m, int64_t layer,
-                          const char *tail)
+/* A need that the file does not hold, unless the index told already. */
+static int take_missing(struct match *m, size_t i, struct err *e)
 {
-    for (size_t i = 0; i < m->n && m->by_kind[UNMAPPED]; i++)
-        if (m->list[i].kind == UNMAPPED && m->list[i].layer == layer &&
-            !strcmp(m->list[i].tail, tail))
-            return true;
-    return false;
-}
-
-/* A need that the file does not hold. Where its packed form is there instead,
- * the quantization is the story. */
-static int take_missing(struct match *m, const struct need *n, struct err *e)
-{
+    const struct need *n = &m->c->ledger.needs[i];
     char want[128];
     int64_t layer;
     const char *tail = below_layer(n->name, &layer);
 
-    if (m->by_kind[UNMAPPED] && told_unmapped(m, layer, tail))
+    if (m->told[i])
         return 0;
     dims_text(want, sizeof want, n->rank, n->dims);
     return complain(m, MISSING, layer, tail, want, e);
@@ -821,8 +815,7 @@ static int match_all(struct match *m, struct err *e)
         if (take_unmapped(m, i, e))
             return -1;
     for (size_t i = 0; i < c->ledger.n; i++)
-        if (!c->ledger.needs[i].tensor &&
-            take_missing(m, &c->ledger.needs[i], e))
+        if (!c->ledger.needs[i].tensor && take_missing(m, i, e))
             return -1;
     if (judge(m, e))
         return -1;
@@ -839,7 +832,9 @@ int ledger_build(struct ckpt *c, const struct ckpt_quant *q, struct err *e)
         return -1;
     if (!c->st)
         return 0;
-    rc = match_all(&m, e);
+    m.told = mem_zalloc(c->ledger.n, sizeof *m.told, e);
+    rc = m.told ? match_all(&m, e) : -1;
+    mem_free(m.told);
     mem_free(m.list);
     arena_release(&m.arena);
     return rc;

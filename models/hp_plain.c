@@ -90,7 +90,7 @@ static int refuse_window(const struct hp_reader *r, struct err *e)
     if (!n)
         return 0;
     if (!js_bool(n, &on))
-        return hp_type_error(n, "use_sliding_window", "a boolean", e);
+        return hp_type_error(n, "use_sliding_window", "true or false", e);
     if (on)
         return err_set(e, ERR_UNSUPPORTED,
                        "'use_sliding_window' is true; qwen3 is computed with "

@@ -189,7 +189,7 @@ static int yarn_band(const struct rope_src *s, struct rope_params *p,
                        "above 0",
                        s->by);
     if (n && !js_bool(n, &p->truncate))
-        return hp_type_error(n, "truncate", "a boolean", e);
+        return hp_type_error(n, "truncate", "true or false", e);
     return 0;
 }
 

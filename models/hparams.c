@@ -167,8 +167,9 @@ static int read_row(const struct hp_reader *r, const struct hp_row *row,
     case HP_INT: return set_int(row, n, field, e);
     case HP_REAL: return set_real(row, n, field, e);
     case HP_FLAG:
-        return js_bool(n, field) ? 0
-                                 : hp_type_error(n, row->key, "a boolean", e);
+        return js_bool(n, field)
+                   ? 0
+                   : hp_type_error(n, row->key, "true or false", e);
     case HP_WORD: return check_word(row, n, e);
     }
     return 0;
@@ -193,7 +194,7 @@ static int tie_at(const struct js_node *level, int *out, struct err *e)
     if (!n)
         return 0;
     if (!js_bool(n, &v))
-        return hp_type_error(n, "tie_word_embeddings", "a boolean", e);
+        return hp_type_error(n, "tie_word_embeddings", "true or false", e);
     *out = v;
     return 0;
 }

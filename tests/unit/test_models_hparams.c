@@ -294,7 +294,7 @@ Test(models_hparams, flags_and_activation)
     cr_expect_not(p.hp.attention_bias || p.hp.mlp_bias);
     drop(&p);
     refuse(LLAMA(", \"attention_bias\": 1"), ERR_INPUT,
-           "'attention_bias' is a number, a boolean is needed");
+           "'attention_bias' is a number, true or false is needed");
     refuse(LLAMA(", \"mlp_bias\": \"no\""), ERR_INPUT, "'mlp_bias'");
     refuse(LLAMA(", \"hidden_act\": \"gelu\""), ERR_UNSUPPORTED,
            "hidden_act 'gelu' is not computed, only 'silu' is");
@@ -422,7 +422,7 @@ Test(models_hparams, tying)
            "\"text_config\": {\"tie_word_embeddings\": false, " DIMS "}}",
            ERR_INPUT, "true at the outer level and false in text_config");
     refuse(LLAMA(", \"tie_word_embeddings\": \"yes\""), ERR_INPUT,
-           "'tie_word_embeddings' is a string, a boolean is needed");
+           "'tie_word_embeddings' is a string, true or false is needed");
 }
 
 /* ---- rope ---- */
