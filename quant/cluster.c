@@ -37,7 +37,7 @@ uint64_t qz_fit_group(uint64_t rows, uint64_t wanted)
     if (rows == 0 || wanted == 0 || wanted >= rows)
         return rows;
     /* Divisors come in pairs: the search ends at the square root. */
-    for (d = 1; d <= rows / d; d++) {
+    for (d = 1; d <= wanted && d <= rows / d; d++) {
         if (rows % d != 0)
             continue;
         g = rows / d;
