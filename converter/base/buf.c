@@ -9,12 +9,26 @@
 #include "converter/base/mem.h"
 #include "converter/base/num.h"
 
+/* Apart from reserve(): an error object is 4 KB to clear. */
+static bool grow(struct buf *b, size_t want)
+{
+    struct err ignored = ERR_INIT;
+    char *p = mem_realloc(b->data, want, 1, &ignored);
+
+    if (p == NULL) {
+        b->failed = true;
+        return false;
+    }
+    b->data = p;
+    b->cap = want;
+    b->data[b->len] = '\0';
+    return true;
+}
+
 /* Room for n more bytes and the NUL behind them. */
 static bool reserve(struct buf *b, size_t n)
 {
-    struct err ignored = ERR_INIT;
     size_t want;
-    char *p;
 
     if (b->failed)
         return false;
@@ -31,15 +45,7 @@ static bool reserve(struct buf *b, size_t n)
     want = b->cap < 64 ? 64 : b->cap + b->cap / 2;
     if (want < b->len + n + 1)
         want = b->len + n + 1;
-    p = mem_realloc(b->data, want, 1, &ignored);
-    if (p == NULL) {
-        b->failed = true;
-        return false;
-    }
-    b->data = p;
-    b->cap = want;
-    b->data[b->len] = '\0';
-    return true;
+    return grow(b, want);
 }
 
 void *buf_extend(struct buf *b, size_t n)

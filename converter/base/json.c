@@ -46,17 +46,17 @@ struct js_doc {
  * thread-local pointer; at any other time they are malloc and free.
  */
 static _Thread_local struct arena *hook_arena;
+static _Thread_local struct err hook_err; /* why it failed, if it did */
 static pthread_once_t hooks_once = PTHREAD_ONCE_INIT;
 /* cJSON keeps the position of its last error in a global. */
 static pthread_mutex_t cjson_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *hook_alloc(size_t n)
 {
-    struct err ignored = ERR_INIT;
-
+    err_reset(&hook_err);
     if (hook_arena != NULL)
-        return arena_alloc(hook_arena, n, 1, &ignored);
-    return mem_alloc(n, 1, &ignored);
+        return arena_alloc(hook_arena, n, 1, &hook_err);
+    return mem_alloc(n, 1, &hook_err);
 }
 
 static void hook_free(void *p)

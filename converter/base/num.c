@@ -12,67 +12,6 @@
 
 #include "converter/base/num_priv.h"
 
-uint32_t num_f32_bits(float f)
-{
-    uint32_t u;
-
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-float num_f32_of(uint32_t u)
-{
-    float f;
-
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-uint32_t num_half_widen(f16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-    uint32_t e = (h >> 10) & 31, m = h & 0x3ff;
-
-    if (e == 31)
-        return sign | 0x7f800000 | (m << 13) | (m != 0 ? 0x400000 : 0);
-    if (e != 0)
-        return sign | ((e + 112) << 23) | (m << 13);
-    if (m == 0)
-        return sign;
-    /* Subnormal: m * 2^-24 with its leading one moved to bit 10. */
-    e = 113;
-    while ((m & 0x400) == 0) {
-        m <<= 1;
-        e--;
-    }
-    return sign | (e << 23) | ((m & 0x3ff) << 13);
-}
-
-f16_t num_half_narrow(uint32_t x)
-{
-    uint32_t sign = (x >> 16) & 0x8000, a = x & 0x7fffffff;
-    uint32_t m, r, rest, half, shift;
-
-    if (a > 0x7f800000)
-        return (f16_t)(sign | 0x7e00 | ((a >> 13) & 0x3ff));
-    if (a >= F32_BITS_ABOVE_F16)
-        return (f16_t)(sign | 0x7c00);
-    if (a >= 0x38800000) { /* 2^-14: normal in half */
-        r = a - 0x38000000 + 0xfff + ((a >> 13) & 1);
-        return (f16_t)(sign | (r >> 13));
-    }
-    if (a <= 0x33000000) /* 2^-25, which ties to zero */
-        return (f16_t)sign;
-    m = (a & 0x7fffff) | 0x800000;
-    shift = 126 - (a >> 23); /* 14 .. 24: down to units of 2^-24 */
-    r = m >> shift;
-    rest = m & ((1u << shift) - 1);
-    half = 1u << (shift - 1);
-    if (rest > half || (rest == half && (r & 1) != 0))
-        r++;
-    return (f16_t)(sign | r);
-}
-
 float f16_to_f32(f16_t h)
 {
     return num_f32_of(num_half_widen(h));
@@ -112,21 +51,6 @@ f16_t f64_to_f16(double d)
     return (f16_t)(sign | (unsigned)r);
 }
 
-uint32_t num_bf16_widen(bf16_t b)
-{
-    uint32_t quiet = (b & 0x7fff) > 0x7f80 ? 0x40 : 0;
-
-    return (b | quiet) << 16;
-}
-
-bf16_t num_bf16_narrow(uint32_t x)
-{
-    if ((x & 0x7fffffff) > 0x7f800000)
-        return (bf16_t)((x >> 16) | 0x40);
-    /* The carry of the rounding runs into the exponent, up to infinity. */
-    return (bf16_t)((x + 0x7fff + ((x >> 16) & 1)) >> 16);
-}
-
 float bf16_to_f32(bf16_t b)
 {
     return num_f32_of(num_bf16_widen(b));
@@ -139,24 +63,19 @@ bf16_t f32_to_bf16(float f)
 
 uint16_t load_le16(const void *p)
 {
-    const unsigned char *b = p;
-
-    return (uint16_t)(b[0] | (b[1] << 8));
+    return num_le16(p);
 }
 
 uint32_t load_le32(const void *p)
 {
-    const unsigned char *b = p;
-
-    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 |
-           (uint32_t)b[3] << 24;
+    return num_le32(p);
 }
 
 uint64_t load_le64(const void *p)
 {
     const unsigned char *b = p;
 
-    return (uint64_t)load_le32(b) | (uint64_t)load_le32(b + 4) << 32;
+    return (uint64_t)num_le32(b) | (uint64_t)num_le32(b + 4) << 32;
 }
 
 void store_le16(void *p, uint16_t v)

@@ -6,8 +6,6 @@
  */
 #include "converter/base/num.h"
 
-#include <string.h>
-
 #include "converter/base/cpu.h"
 #include "converter/base/num_priv.h"
 
@@ -19,37 +17,38 @@
 static void scalar_f16_to_f32(float *dst, const unsigned char *src, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        dst[i] = num_f32_of(num_half_widen(load_le16(src + 2 * i)));
+        dst[i] = num_f32_of(num_half_widen(num_le16(src + 2 * i)));
 }
 
 static void scalar_f32_to_f16(f16_t *dst, const unsigned char *src, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        dst[i] = num_half_narrow(load_le32(src + 4 * i));
+        dst[i] = num_half_narrow(num_le32(src + 4 * i));
 }
 
 static void scalar_bf16_to_f32(float *dst, const unsigned char *src, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        dst[i] = num_f32_of(num_bf16_widen(load_le16(src + 2 * i)));
+        dst[i] = num_f32_of(num_bf16_widen(num_le16(src + 2 * i)));
 }
 
 static void scalar_bf16_to_f16(f16_t *dst, const unsigned char *src, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        dst[i] = num_half_narrow(num_bf16_widen(load_le16(src + 2 * i)));
+        dst[i] = num_half_narrow(num_bf16_widen(num_le16(src + 2 * i)));
 }
 
 static void scalar_f32_to_bf16(bf16_t *dst, const unsigned char *src, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        dst[i] = num_bf16_narrow(load_le32(src + 4 * i));
+        dst[i] = num_bf16_narrow(num_le32(src + 4 * i));
 }
 
 static void scalar_round_f16(float *dst, const float *src, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        dst[i] = f16_to_f32(f32_to_f16(src[i]));
+        dst[i] =
+            num_f32_of(num_half_widen(num_half_narrow(num_f32_bits(src[i]))));
 }
 
 static void count_one(struct num_stats *s, uint32_t a, uint64_t index)
