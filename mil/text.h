@@ -19,7 +19,12 @@ struct text_options {
     bool (*blob)(void *cookie, const struct mil_data *d, const char **file,
                  uint64_t *offset);
     void *cookie;
+    /* Functions and parameters by name, as Apple's compiler orders them;
+     * else in the order of the program. */
+    bool sorted;
 };
+/* The layout is that of Apple's compiler: program(1.3) with bare scalars from
+ * specification version 9 on, program(1.0) with tensor<T, []> before. */
 int text_print(const struct mil_program *p, const struct text_options *o,
                struct buf *out, struct err *e) ATTR_MUST_USE;
 
@@ -31,7 +36,9 @@ struct text_parse_options {
                                    const struct mil_type *t, struct err *e);
     void *cookie;
 };
-/* Errors carry line and column. */
+/* Errors carry line and column. The result is not validated: operations that
+ * the table does not describe come back as foreign ones. Shape ranges of
+ * flexible inputs are read and dropped, enumerated ones kept. */
 struct mil_program *text_parse(const char *text, size_t len,
                                const struct text_parse_options *o,
                                struct err *e) ATTR_MUST_USE;

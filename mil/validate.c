@@ -22,8 +22,18 @@ enum {
     OUTPUT = 16,
 };
 
+/* Inputs of the functions so far, by name. */
+struct seen {
+    struct name_map names;
+    struct seen_input {
+        const struct mil_function *f;
+        const struct mil_value *v;
+    } * items;
+    size_t n, cap;
+};
+
 struct check {
-    const struct mil_program *p;
+    struct seen *seen;
     const struct mil_function *f;
     unsigned char *flags; /* per value */
     struct name_map names;
@@ -89,7 +99,7 @@ static int define(struct check *c, const char *what, mil_ref r)
 static int check_state(const struct check *c, const struct mil_value *v)
 {
     const struct mil_type *t = &v->type;
-    char text[MIL_TYPE_TEXT_MAX], other[MIL_TYPE_TEXT_MAX];
+    char text[MIL_TYPE_TEXT_MAX];
 
     mil_type_text(t, text);
     if (t->dtype != MIL_F16 || !mil_type_is_static(t))
@@ -100,27 +110,39 @@ static int check_state(const struct check *c, const struct mil_value *v)
         return err_set(c->e, ERR_INPUT,
                        "state '%s' is %s: a last dim of 3 fails on devices",
                        v->name, text);
-    for (size_t i = 0; i < c->p->n_functions; i++) {
-        const struct mil_function *f = c->p->functions[i];
-
-        for (size_t j = 0; j < f->n_inputs; j++) {
-            const struct mil_value *w = mil_value(f, f->inputs[j]);
-
-            if (strcmp(w->name, v->name) != 0)
-                continue;
-            mil_type_text(&w->type, other);
-            if (w->kind != MIL_V_STATE)
-                return err_set(c->e, ERR_INPUT,
-                               "'%s' is a state here and an input in function "
-                               "'%s'",
-                               v->name, f->name);
-            if (!mil_type_equal(&w->type, t))
-                return err_set(c->e, ERR_INPUT,
-                               "state '%s' is %s here and %s in function '%s'",
-                               v->name, text, other, f->name);
-        }
-    }
     return 0;
+}
+
+/* One name is one thing in all functions: a state of one type, or inputs. */
+static int check_seen(const struct check *c, const struct mil_value *v)
+{
+    struct seen *s = c->seen;
+    uint32_t *at = name_map_find(&s->names, v->name);
+    char here[MIL_TYPE_TEXT_MAX], there[MIL_TYPE_TEXT_MAX];
+    const struct seen_input *other;
+    void *items = s->items;
+
+    if (!at) {
+        if (mem_grow(&items, &s->cap, s->n, sizeof *s->items, c->e))
+            return -1;
+        s->items = items;
+        s->items[s->n] = (struct seen_input){ c->f, v };
+        return name_map_set(&s->names, v->name, (uint32_t)s->n++, c->e);
+    }
+    other = &s->items[*at];
+    if (other->v->kind != v->kind)
+        return err_set(c->e, ERR_INPUT,
+                       "'%s' is %s here and %s in function '%s'", v->name,
+                       v->kind == MIL_V_STATE ? "a state" : "an input",
+                       v->kind == MIL_V_STATE ? "an input" : "a state",
+                       other->f->name);
+    if (v->kind != MIL_V_STATE || mil_type_equal(&other->v->type, &v->type))
+        return 0;
+    mil_type_text(&v->type, here);
+    mil_type_text(&other->v->type, there);
+    return err_set(c->e, ERR_INPUT,
+                   "state '%s' is %s here and %s in function '%s'", v->name,
+                   here, there, other->f->name);
 }
 
 static int check_input(struct check *c, mil_ref r)
@@ -140,13 +162,13 @@ static int check_input(struct check *c, mil_ref r)
     if (v->type.rank < 1 || v->type.rank > MAX_RANK)
         return err_set(c->e, ERR_INPUT, "%s '%s' has rank %d, allowed: 1 to %d",
                        what, v->name, v->type.rank, MAX_RANK);
-    if (v->kind == MIL_V_STATE)
-        return check_state(c, v);
-    if (!is_border_dtype(v->type.dtype))
+    if (v->kind == MIL_V_STATE && check_state(c, v))
+        return -1;
+    if (v->kind == MIL_V_INPUT && !is_border_dtype(v->type.dtype))
         return err_set(c->e, ERR_INPUT,
                        "input '%s' is %s, allowed: fp16, fp32, int32", v->name,
                        mil_dtype_name(v->type.dtype));
-    return 0;
+    return check_seen(c, v);
 }
 
 /* ---- constants ---- */
@@ -436,10 +458,10 @@ static int check_body(struct check *c)
     return 0;
 }
 
-static int check_function(const struct mil_program *p,
-                          const struct mil_function *f, struct err *e)
+static int check_function(const struct mil_function *f, struct seen *seen,
+                          struct err *e)
 {
-    struct check c = { .p = p, .f = f, .names = NAME_MAP_INIT, .e = e };
+    struct check c = { .seen = seen, .f = f, .names = NAME_MAP_INIT, .e = e };
     int rc = -1;
 
     if (check_name("function", f->name, e))
@@ -496,6 +518,29 @@ static int check_shape_list(const struct mil_program *p,
     return 0;
 }
 
+static int check_functions(const struct mil_program *p, struct err *e)
+{
+    struct seen seen = { .names = NAME_MAP_INIT };
+    struct name_map names = NAME_MAP_INIT;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < p->n_functions; i++) {
+        const struct mil_function *f = p->functions[i];
+
+        if (name_map_find(&names, f->name))
+            rc = err_set(e, ERR_INPUT, "function '%s' is defined twice",
+                         f->name);
+        else if (name_map_set(&names, f->name, 1, e))
+            rc = -1;
+        else
+            rc = check_function(f, &seen, e);
+    }
+    name_map_release(&names);
+    name_map_release(&seen.names);
+    mem_free(seen.items);
+    return rc;
+}
+
 int mil_validate(const struct mil_program *p, struct err *e)
 {
     if (p->n_functions == 0)
@@ -504,15 +549,8 @@ int mil_validate(const struct mil_program *p, struct err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "specification version %d, " OPSET " needs %d",
                        p->spec_version, OPSET_VERSION);
-    for (size_t i = 0; i < p->n_functions; i++) {
-        for (size_t j = 0; j < i; j++) {
-            if (strcmp(p->functions[i]->name, p->functions[j]->name) == 0)
-                return err_set(e, ERR_INPUT, "function '%s' is defined twice",
-                               p->functions[i]->name);
-        }
-        if (check_function(p, p->functions[i], e))
-            return -1;
-    }
+    if (check_functions(p, e))
+        return -1;
     for (size_t i = 0; i < p->n_enumerated; i++) {
         if (check_shape_list(p, &p->enumerated[i], e))
             return -1;
