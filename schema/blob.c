@@ -556,10 +556,9 @@ static int read_record(const struct blob_reader *r, struct blob_record *out,
 int blob_find(const struct blob_reader *r, uint64_t offset,
               const struct mil_type *t, uint64_t *data, struct err *e)
 {
-    struct blob_record rec;
+    struct blob_record rec = { .offset = offset };
     int64_t elems = mil_type_elems(t);
 
-    rec.offset = offset;
     if (read_record(r, &rec, e))
         return -1;
     if (rec.dtype != t->dtype)
