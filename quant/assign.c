@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "converter/base/cpu.h"
-#include "quant/qz_priv.h"
+#include "quant/stages.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

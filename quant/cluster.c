@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "converter/base/mem.h"
-#include "quant/qz_priv.h"
+#include "quant/stages.h"
 
 #define POLISH 3
 #define SUM_BITS 52 /* weights times the largest whole number */

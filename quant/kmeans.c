@@ -42,7 +42,7 @@
 struct qz_kmeans *qz_kmeans_new(struct err *e)
 {
     struct qz_kmeans *km = mem_zalloc(1, sizeof *km, e);
-    size_t n = QZ_MAX_POINTS + 1;
+    size_t n = QZ_MAX_POINTS + 1 + QZ_POINTS_PAD;
     double **rows[6];
     int i, bad = 0;
 
@@ -120,6 +120,12 @@ void qz_kmeans_points(struct qz_kmeans *km, const double *x, const double *w,
         km->s[i + 1] = s;
         km->h[i + 1] = h;
         km->l[i + 1] = l;
+    }
+    for (i = m + 1; i <= m + QZ_POINTS_PAD; i++) {
+        km->a[i] = a;
+        km->s[i] = s;
+        km->h[i] = h;
+        km->l[i] = l;
     }
 }
 

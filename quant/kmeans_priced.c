@@ -6,13 +6,20 @@
  * start up to the next one's start. A later candidate beats an earlier one
  * from some point on and for good (Monge), so that insertion at the end
  * suffices: pop what is beaten at its own start, find where the last one is
- * beaten, append. Nearly every start lies just behind the one before, so the
- * search gallops from there.
+ * beaten, append. Nearly every start lies just behind the one before: the
+ * first few places there are looked at together.
  */
 #include <stdbool.h>
 #include <string.h>
 
+#include "converter/base/cpu.h"
 #include "quant/kmeans_priv.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define NEAR QZ_POINTS_PAD
 
 /* Candidate i against the earlier candidate c: what is the same at each t. */
 struct duel {
@@ -43,85 +50,133 @@ static inline bool wins(const struct qz_kmeans *km, const struct duel *u,
     return u->d * wi * wc + p * p * wc > q * q * wi;
 }
 
-/* Least t in [lo, hi] where i wins; hi + 1 if nowhere. */
-static uint32_t first_win(const struct qz_kmeans *km, const struct duel *u,
-                          uint32_t lo, uint32_t hi, uint32_t guess)
-{
-    uint32_t step = 1;
+/* The first of the NEAR places from t on where i wins; NEAR if none. The
+ * arrays have room for NEAR more than m; what lies there counts as a loss
+ * or not at all. */
+typedef uint32_t near_fn(const struct qz_kmeans *km, const struct duel *u,
+                         uint32_t t);
 
-    if (guess < lo)
-        guess = lo;
-    if (guess > hi)
-        guess = hi;
-    /* Keep: loses below lo, wins at hi + 1 (or there is nowhere). */
-    if (wins(km, u, guess)) {
-        hi = guess - 1;
-        while (lo <= hi && hi - lo >= step) {
-            guess = hi - (step - 1);
-            if (!wins(km, u, guess)) {
-                lo = guess + 1;
-                break;
-            }
-            hi = guess - 1;
-            step *= 2;
+static inline uint32_t near_scalar(const struct qz_kmeans *km,
+                                   const struct duel *u, uint32_t t)
+{
+    uint32_t i;
+
+    for (i = 0; i < NEAR && !wins(km, u, t + i); i++)
+        ;
+    return i;
+}
+
+/* Least t in [lo, m] where i wins, none before lo: by leaps, then halves. */
+static uint32_t far_win(const struct qz_kmeans *km, const struct duel *u,
+                        uint32_t lo, uint32_t m)
+{
+    uint32_t hi = m, step = NEAR, t;
+
+    while (lo <= hi && hi - lo >= step) {
+        t = lo + step;
+        if (wins(km, u, t)) {
+            hi = t - 1;
+            break;
         }
-    } else {
-        lo = guess + 1;
-        while (lo <= hi && hi - lo >= step) {
-            guess = lo + (step - 1);
-            if (wins(km, u, guess)) {
-                hi = guess - 1;
-                break;
-            }
-            lo = guess + 1;
-            step *= 2;
-        }
+        lo = t + 1;
+        step *= 2;
     }
     while (lo <= hi) {
-        guess = lo + (hi - lo) / 2;
-        if (wins(km, u, guess))
-            hi = guess - 1;
+        t = lo + (hi - lo) / 2;
+        if (wins(km, u, t))
+            hi = t - 1;
         else
-            lo = guess + 1;
+            lo = t + 1;
     }
     return lo;
 }
 
-uint32_t kmeans_pass(struct qz_kmeans *km, double price)
+static inline void pass(struct qz_kmeans *km, double price, near_fn *near)
 {
     const uint32_t m = (uint32_t)km->m;
     uint32_t *cand = km->cand, *start = km->start;
-    uint32_t head = 0, tail = 0, i, t, guess = 1, count;
+    uint32_t head = 0, tail = 0, i, t, n;
     double *v = km->d0;
 
     v[0] = 0;
     cand[0] = 0;
     start[0] = 1;
     for (i = 1;; i++) {
-        while (head < tail && start[head + 1] <= i)
-            head++;
+        head += head < tail && start[head + 1] <= i;
         km->par[i] = cand[head];
         v[i] = v[cand[head]] + kmeans_cost(km, cand[head], i) + price;
         if (i == m)
             break;
         for (;;) {
             struct duel u = duel_of(km, v, i, cand[tail]);
-            uint32_t s = start[tail] > i ? start[tail] : i + 1;
 
-            if (tail > head && start[tail] > i && wins(km, &u, s)) {
+            t = start[tail] > i ? start[tail] : i + 1;
+            n = near(km, &u, t);
+            if (n == 0 && tail > head && start[tail] > i) {
                 tail--;
                 continue;
             }
-            t = first_win(km, &u, s, m, guess + 1);
+            t = n < NEAR ? t + n : far_win(km, &u, t + n, m);
             if (t <= m) {
                 tail++;
                 cand[tail] = i;
-                start[tail] = guess = t;
+                start[tail] = t;
             }
             break;
         }
     }
-    for (count = 0, i = m; i > 0; i = km->par[i])
+}
+
+static void pass_scalar(struct qz_kmeans *km, double price)
+{
+    pass(km, price, near_scalar);
+}
+
+#if defined(__x86_64__)
+/* The same with eight places at once, each by the operations of wins(). */
+ATTR_TARGET("avx2,bmi")
+static inline uint32_t near_avx2(const struct qz_kmeans *km,
+                                 const struct duel *u, uint32_t t)
+{
+    const __m256d d = _mm256_set1_pd(u->d);
+    const __m256d si = _mm256_set1_pd(u->si), ai = _mm256_set1_pd(u->ai);
+    const __m256d sc = _mm256_set1_pd(u->sc), ac = _mm256_set1_pd(u->ac);
+    unsigned won = 1u << NEAR;
+    int h;
+
+    for (h = 0; h < NEAR; h += 4) {
+        __m256d s = _mm256_loadu_pd(km->s + t + h);
+        __m256d a = _mm256_loadu_pd(km->a + t + h);
+        __m256d p = _mm256_sub_pd(s, si), wi = _mm256_sub_pd(a, ai);
+        __m256d q = _mm256_sub_pd(s, sc), wc = _mm256_sub_pd(a, ac);
+
+        p = _mm256_mul_pd(_mm256_mul_pd(p, p), wc);
+        q = _mm256_mul_pd(_mm256_mul_pd(q, q), wi);
+        wi = _mm256_mul_pd(_mm256_mul_pd(d, wi), wc);
+        q = _mm256_cmp_pd(_mm256_add_pd(wi, p), q, _CMP_GT_OQ);
+        won |= (unsigned)_mm256_movemask_pd(q) << h;
+    }
+    return _tzcnt_u32(won);
+}
+
+ATTR_TARGET("avx2,bmi")
+static void pass_avx2(struct qz_kmeans *km, double price)
+{
+    pass(km, price, near_avx2);
+}
+#endif
+
+uint32_t kmeans_pass(struct qz_kmeans *km, double price)
+{
+    uint32_t count, i;
+
+#if defined(__x86_64__)
+    if ((cpu_features() & CPU_AVX2) != 0)
+        pass_avx2(km, price);
+    else
+#endif
+        pass_scalar(km, price);
+    for (count = 0, i = (uint32_t)km->m; i > 0; i = km->par[i])
         count++;
     return count;
 }

@@ -21,6 +21,10 @@ struct qz_kmeans {
     struct qz_solve_info info;
 };
 
+/* The prefix sums have so many more elements, all equal to the last, to be
+ * read in vectors. */
+#define QZ_POINTS_PAD 8
+
 /* Borders of layer q lie in [lo, hi]. */
 struct qz_window {
     uint32_t lo, hi;

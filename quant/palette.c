@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "converter/base/mem.h"
-#include "quant/qz_priv.h"
+#include "quant/stages.h"
 
 /* Weights in a block, about. */
 #define BLOCK_WEIGHTS (UINT64_C(1) << 20)

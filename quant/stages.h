@@ -1,13 +1,13 @@
 /*
- * What the stages of palettization share: keys, histogram, thresholds, the
- * worker's scratch.
+ * The stages of palettization, as qz_cluster and qz_palette compose them:
+ * keys, histogram, table, nearest entries. Of use to benchmarks beside that.
  *
  * A key is the 16-bit pattern mapped to a signed integer of the same order:
  * x >= 0 keeps its bits, x < 0 becomes the complement of its magnitude. -0
  * counts as +0, so the key -1 never occurs.
  */
-#ifndef QUANT_QZ_PRIV_H
-#define QUANT_QZ_PRIV_H
+#ifndef QUANT_STAGES_H
+#define QUANT_STAGES_H
 
 #include "quant/kmeans.h"
 #include "quant/quant.h"
