@@ -201,12 +201,14 @@ static int palettize_op(struct cv_job *j, struct cv_part *part,
                         struct cv_palettes *ps, struct mil_function *f,
                         struct mil_op *op, struct err *e)
 {
-    const struct mil_const *c = mil_value(f, op->outs[0])->konst;
+    const struct mil_const *c;
     const struct mil_op_info *info;
     struct cv_palette *p;
 
-    if (op->code != MIL_OP_const || !c || !c->data ||
-        !part_palettizes(part, c->data->role))
+    if (op->code != MIL_OP_const)
+        return 0;
+    c = mil_value(f, op->outs[0])->konst;
+    if (!c || !c->data || !part_palettizes(part, c->data->role))
         return 0;
     p = palette_for(j, part, ps, c->data, e);
     if (!p)

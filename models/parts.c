@@ -35,6 +35,7 @@ mil_ref parts_weight(struct mb *b, const struct graph *g,
 {
     struct err e = ERR_INIT;
     const struct mil_data *d;
+    const char *tail = strstr(spec->tensor, "layers.");
     char name[160];
     size_t n;
 
@@ -43,7 +44,9 @@ mil_ref parts_weight(struct mb *b, const struct graph *g,
     d = weights_get(g->weights, spec, &e);
     if (!d)
         return mb_fail(b, e.code, "%s", e.text);
-    snprintf(name, sizeof(name), "%s", spec->tensor);
+    /* The scope already says which layer. */
+    tail = tail ? strchr(tail + 7, '.') : NULL;
+    snprintf(name, sizeof(name), "%s", tail ? tail + 1 : spec->tensor);
     n = strlen(name);
     if (spec->row || (spec->rows && d->origin->total_rows != spec->rows))
         snprintf(name + n, sizeof(name) - n, "_rows_%llu",
@@ -211,9 +214,7 @@ void parts_decoder_end(struct mb *b, const struct graph *g, mil_ref x)
 {
     if (g->last_chunk) {
         x = parts_last_token(b, g, x);
-        mb_scope(b, "norm");
         x = parts_rms_norm(b, g, x, "norm.weight");
-        mb_leave(b);
     }
     mb_output(b, "output_hidden_states", x);
 }

@@ -81,7 +81,7 @@ static void tell_notes(const struct cli *c, const struct cv_job *j)
     for (const char *s = buf_text(&j->notes); *s;) {
         size_t n = strcspn(s, "\n");
 
-        log_warn(&c->log, "%.*s", (int)n, s);
+        log_info(&c->log, "note: %.*s", (int)n, s);
         s += n + (s[n] == '\n');
     }
 }
