@@ -197,7 +197,7 @@ static int clear_stale(const char *parent, const char *target, struct err *e)
 static int make_parents(const char *dir, char **made, struct err *e)
 {
     char *up;
-    int rc = 0;
+    int rc;
 
     if (io_is_dir(dir))
         return 0;
@@ -208,12 +208,12 @@ static int make_parents(const char *dir, char **made, struct err *e)
         return -1;
     rc = make_parents(up, made, e);
     mem_free(up);
-    if (rc == 0 && mkdir(dir, 0777) != 0 && errno != EEXIST)
-        rc = err_sys(e, errno, "cannot make the directory '%s'", dir);
     if (rc == 0 && *made == NULL) {
         *made = mem_strdup(dir, e);
         rc = *made == NULL ? -1 : 0;
     }
+    if (rc == 0 && mkdir(dir, 0777) != 0 && errno != EEXIST)
+        rc = err_sys(e, errno, "cannot make the directory '%s'", dir);
     return rc;
 }
 
