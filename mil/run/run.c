@@ -1,0 +1,401 @@
+/*
+ * Opening programs and running calls: the runtime's public face.
+ */
+#include "mil/run/run_priv.h"
+
+#include <stdio.h>
+
+static const char *const profiles[] = {
+    [RUN_F32] = "f32", [RUN_FP16] = "fp16"
+};
+
+const char *run_profile_name(enum run_profile p)
+{
+    return profiles[p];
+}
+
+bool run_profile_by_name(const char *name, enum run_profile *out)
+{
+    for (size_t i = 0; i < sizeof(profiles) / sizeof(profiles[0]); i++)
+        if (strcmp(profiles[i], name) == 0) {
+            *out = (enum run_profile)i;
+            return true;
+        }
+    return false;
+}
+
+/* ---- open ---- */
+
+/* Every op must be known, also in functions whose shapes come with a call. */
+static int check_ops(const struct mil_function *f, struct err *e)
+{
+    for (size_t i = 0; i < f->n_ops; i++) {
+        const struct mil_op *op = &f->ops[i];
+        bool constant = op->code == MIL_OP_const ||
+                        (op->code != MIL_OP_INVALID &&
+                         (mil_op_info(op->code)->flags & MIL_O_CONSTEXPR));
+
+        if (constant || run_kernel_of(op->code))
+            continue;
+        err_set(e, ERR_UNSUPPORTED, "op '%s' is not supported by the runtime",
+                mil_op_type(op));
+        return err_in(e, "function '%s'", f->name);
+    }
+    return 0;
+}
+
+static const struct mil_enumerated *enumerated(const struct run_model *m,
+                                               const char *input)
+{
+    for (size_t i = 0; i < m->program->n_enumerated; i++)
+        if (strcmp(m->program->enumerated[i].input, input) == 0)
+            return &m->program->enumerated[i];
+    return NULL;
+}
+
+/* Inputs without a fixed shape, with the types that they get. */
+struct shapes {
+    const char **names;
+    struct mil_type *types;
+    size_t n;
+};
+
+static int shapes_alloc(struct shapes *s, const struct mil_function *f,
+                        struct err *e)
+{
+    s->n = 0;
+    s->names = mem_alloc(f->n_inputs, sizeof(*s->names), e);
+    s->types = mem_alloc(f->n_inputs, sizeof(*s->types), e);
+    return s->names && s->types ? 0 : -1;
+}
+
+static void shapes_free(struct shapes *s)
+{
+    mem_free(s->names);
+    mem_free(s->types);
+}
+
+/* Plans a function in its default shapes where it has any. */
+static int open_function(struct run_model *m, const struct mil_function *f,
+                         struct err *e)
+{
+    struct shapes s = { 0 };
+    bool ready = true;
+    int rc = -1;
+
+    if (check_ops(f, e))
+        return -1;
+    if (shapes_alloc(&s, f, e))
+        goto out;
+    for (size_t i = 0; i < f->n_inputs; i++) {
+        const struct mil_value *v = mil_value(f, f->inputs[i]);
+        const struct mil_enumerated *en = enumerated(m, v->name);
+
+        if (mil_type_is_static(&v->type))
+            continue;
+        if (!en || en->n_shapes < 1) {
+            ready = false;
+            continue;
+        }
+        s.names[s.n] = v->name;
+        s.types[s.n++] = en->shapes[0];
+    }
+    if (!ready || run_plan_new(m, f, s.names, s.types, s.n, e))
+        rc = 0;
+out:
+    shapes_free(&s);
+    return rc;
+}
+
+struct run_model *run_open(const struct mil_program *p,
+                           const struct run_options *o, struct err *e)
+{
+    struct run_model *m = mem_zalloc(1, sizeof(*m), e);
+
+    if (!m)
+        return NULL;
+    m->program = p;
+    m->options = *o;
+    m->ctx.par = o->par;
+    m->ctx.half = o->profile == RUN_FP16;
+    m->ctx.k = kern_get();
+    for (size_t i = 0; i < p->n_functions; i++)
+        if (open_function(m, p->functions[i], e)) {
+            run_close(m);
+            return NULL;
+        }
+    return m;
+}
+
+void run_close(struct run_model *m)
+{
+    if (!m)
+        return;
+    while (m->plans) {
+        struct run_plan *p = m->plans;
+
+        m->plans = p->next;
+        run_plan_free(p);
+    }
+    run_const_free_all(m);
+    mem_free(m->ctx.shared);
+    mem_free(m->ctx.work);
+    mem_free(m);
+}
+
+uint64_t run_resident_bytes(const struct run_model *m)
+{
+    uint64_t scratch = (uint64_t)(m->ctx.shared_floats +
+                                  m->ctx.work_floats * par_width(m->ctx.par)) *
+                       sizeof(float);
+
+    return m->const_bytes + m->plan_bytes + scratch;
+}
+
+/* ---- calls ---- */
+
+static const struct run_tensor *find_input(const struct run_tensor *in,
+                                           size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(in[i].name, name) == 0)
+            return &in[i];
+    return NULL;
+}
+
+static bool fits(const struct mil_type *declared, const struct mil_type *given)
+{
+    if (declared->dtype != given->dtype || declared->rank != given->rank)
+        return false;
+    for (int i = 0; i < declared->rank; i++)
+        if (given->dims[i] < 0 ||
+            (declared->dims[i] >= 0 && declared->dims[i] != given->dims[i]))
+            return false;
+    return true;
+}
+
+static int input_misfit(const struct mil_value *v, const struct run_tensor *t,
+                        const struct mil_enumerated *en, struct err *e)
+{
+    char given[MIL_TYPE_TEXT_MAX], text[MIL_TYPE_TEXT_MAX], list[1024];
+    int n, at = 0;
+
+    mil_type_text(&t->type, given);
+    mil_type_text(&v->type, text);
+    if (!en)
+        return err_set(e, ERR_INPUT, "input '%s' is %s, declared: %s", v->name,
+                       given, text);
+    list[0] = '\0';
+    for (int i = 0; i < en->n_shapes; i++) {
+        mil_type_text(&en->shapes[i], text);
+        n = snprintf(list + at, sizeof(list) - (size_t)at, "%s%s",
+                     i ? ", " : "", text);
+        if (n < 0 || (size_t)(at + n) >= sizeof(list))
+            break;
+        at += n;
+    }
+    return err_set(e, ERR_INPUT, "input '%s' is %s, allowed: %s", v->name,
+                   given, list);
+}
+
+/* Checks one input; notes its type if the declaration leaves it open. */
+static int check_input(const struct run_model *m, const struct mil_value *v,
+                       const struct run_tensor *in, size_t n, struct shapes *s,
+                       struct err *e)
+{
+    const struct run_tensor *t = find_input(in, n, v->name);
+    const struct mil_enumerated *en = NULL;
+    bool ok;
+
+    if (!t)
+        return err_set(e, ERR_INPUT, "input '%s' is missing", v->name);
+    ok = fits(&v->type, &t->type);
+    if (!mil_type_is_static(&v->type)) {
+        en = enumerated(m, v->name);
+        for (int i = 0; ok && en; i++) {
+            if (i == en->n_shapes)
+                ok = false;
+            else if (fits(&en->shapes[i], &t->type))
+                break;
+        }
+        s->names[s->n] = v->name;
+        s->types[s->n++] = t->type;
+    }
+    if (!ok)
+        return input_misfit(v, t, en, e);
+    if (!t->data && mil_type_elems(&t->type) > 0)
+        return err_set(e, ERR_INPUT, "input '%s' has no data", v->name);
+    return 0;
+}
+
+static int check_inputs(const struct run_model *m, const struct mil_function *f,
+                        const struct run_tensor *in, size_t n, struct shapes *s,
+                        struct err *e)
+{
+    size_t declared = 0;
+
+    for (size_t i = 0; i < f->n_inputs; i++) {
+        const struct mil_value *v = mil_value(f, f->inputs[i]);
+
+        if (v->kind != MIL_V_INPUT)
+            continue;
+        declared++;
+        if (check_input(m, v, in, n, s, e))
+            return -1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        bool known = false;
+
+        for (size_t j = 0; j < f->n_inputs && !known; j++) {
+            const struct mil_value *v = mil_value(f, f->inputs[j]);
+
+            known = v->kind == MIL_V_INPUT && !strcmp(v->name, in[i].name);
+        }
+        if (!known)
+            return err_set(e, ERR_INPUT, "'%s' is no input", in[i].name);
+    }
+    if (n != declared)
+        return err_set(e, ERR_INPUT, "%zu inputs are given, %zu are declared",
+                       n, declared);
+    return 0;
+}
+
+static bool plan_matches(const struct run_plan *p, const struct mil_function *f,
+                         const struct shapes *s)
+{
+    if (p->source != f)
+        return false;
+    for (size_t i = 0; i < f->n_inputs; i++) {
+        const struct mil_value *v = mil_value(p->f, p->f->inputs[i]);
+
+        for (size_t j = 0; j < s->n; j++)
+            if (strcmp(v->name, s->names[j]) == 0 &&
+                !mil_type_equal(&v->type, &s->types[j]))
+                return false;
+    }
+    return true;
+}
+
+static struct run_plan *get_plan(struct run_model *m,
+                                 const struct mil_function *f,
+                                 const struct run_tensor *in, size_t n,
+                                 struct err *e)
+{
+    struct run_plan *p = NULL;
+    struct shapes s = { 0 };
+
+    if (shapes_alloc(&s, f, e) || check_inputs(m, f, in, n, &s, e))
+        goto out;
+    for (p = m->plans; p && !plan_matches(p, f, &s); p = p->next)
+        ;
+    if (!p)
+        p = run_plan_new(m, f, s.names, s.types, s.n, e);
+out:
+    shapes_free(&s);
+    return p;
+}
+
+static int bind_input(struct run_ctx *c, struct run_slot *s,
+                      const struct run_tensor *t, struct err *e)
+{
+    if (!run_rounds(c, s)) {
+        s->data = (void *)t->data; /* never written: see run_alias.c */
+        return 0;
+    }
+    if (run_slot_own(s, e))
+        return -1;
+    num_round_f16(s->own, t->data, (size_t)s->elems);
+    return 0;
+}
+
+static int bind(struct run_plan *p, struct run_states *states,
+                const struct run_tensor *in, size_t n, struct err *e)
+{
+    for (size_t i = 0; i < p->f->n_inputs; i++) {
+        mil_ref r = p->f->inputs[i];
+        const struct mil_value *v = mil_value(p->f, r);
+        struct run_slot *s = &p->slots[r];
+        float *data;
+
+        if (v->kind == MIL_V_INPUT) {
+            if (bind_input(&p->model->ctx, s, find_input(in, n, v->name), e))
+                return -1;
+            continue;
+        }
+        if (!states)
+            return err_set(e, ERR_INPUT, "state '%s': no states are given",
+                           v->name);
+        if (run_state_get(states, v->name, &s->type, &data, e))
+            return -1;
+        s->data = data;
+    }
+    for (mil_ref r = 1; r < p->f->n_values; r++) {
+        struct run_slot *s = &p->slots[r];
+
+        if (s->root != r)
+            s->data = (float *)p->slots[s->root].data + s->offset;
+    }
+    return 0;
+}
+
+static int take_output(struct run_plan *p, struct run_output *o,
+                       struct run_tensor *t, struct err *e)
+{
+    const struct run_slot *s = &p->slots[o->ref];
+
+    t->name = mil_value(p->f, o->ref)->name;
+    t->type = s->type;
+    t->data = s->data;
+    if (!o->copy)
+        return 0;
+    if ((uint64_t)s->elems > o->own_elems || !o->own) {
+        mem_free(o->own);
+        o->own_elems = 0;
+        o->own = mem_alloc_aligned((size_t)s->elems, sizeof(float), e);
+        if (!o->own)
+            return -1;
+        o->own_elems = (uint64_t)s->elems;
+    }
+    memcpy(o->own, s->data, (size_t)s->elems * sizeof(float));
+    t->data = o->own;
+    return 0;
+}
+
+static int call(struct run_model *m, const struct mil_function *f,
+                struct run_states *states, const struct run_tensor *inputs,
+                size_t n_inputs, struct run_tensor *outs, size_t cap,
+                size_t *n_outs, struct err *e)
+{
+    struct run_plan *p = get_plan(m, f, inputs, n_inputs, e);
+
+    if (!p || bind(p, states, inputs, n_inputs, e))
+        return -1;
+    for (size_t i = 0; i < p->n_steps; i++)
+        if (run_step_exec(&m->ctx, &p->steps[i], e))
+            return -1;
+    *n_outs = p->f->n_outputs < cap ? p->f->n_outputs : cap;
+    for (size_t i = 0; i < *n_outs; i++)
+        if (take_output(p, &p->outs[i], &outs[i], e))
+            return -1;
+    return 0;
+}
+
+int run_call(struct run_model *m, const char *function,
+             struct run_states *states, const struct run_tensor *inputs,
+             size_t n_inputs, struct run_tensor *outs, size_t cap,
+             size_t *n_outs, struct err *e)
+{
+    const struct mil_function *f = NULL;
+
+    *n_outs = 0;
+    if (function)
+        f = mil_program_find(m->program, function);
+    else if (m->program->n_functions)
+        f = m->program->functions[0];
+    if (!f)
+        return err_set(e, ERR_INPUT, "the program has no function '%s'",
+                       function ? function : "");
+    if (call(m, f, states, inputs, n_inputs, outs, cap, n_outs, e))
+        return err_in(e, "function '%s'", f->name);
+    return 0;
+}
