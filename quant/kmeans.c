@@ -37,7 +37,7 @@
 /* Passes before the windows are taken as they are. */
 #define MAX_PASSES 12
 /* A path this near to k clusters costs less as windows than a new pass. */
-#define NEAR_ENOUGH 4
+#define NEAR_ENOUGH 2
 
 struct qz_kmeans *qz_kmeans_new(struct err *e)
 {

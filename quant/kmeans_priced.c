@@ -201,8 +201,11 @@ double kmeans_guess(const struct qz_kmeans *km, int k)
     /* Panter and Dite: the error of the best k levels tends to
      * (integral of density^(1/3))^3 / (12 k^2), and the price of a level is
      * its derivative, 2/k of it. The density is taken constant over chunks
-     * of points. */
+     * of points. The factor makes up for few levels and for few points:
+     * measured on groups of 8 x 128 to 8 x 3072 Gaussian, Laplace and
+     * Student weights; a bad guess costs passes, never exactness. */
     enum { CHUNKS = 96 };
+    double factor = k <= 4 ? 0.56 : k <= 8 ? 0.75 : k <= 64 ? 0.87 : 0.75;
     size_t m = km->m, j = 0, i, c, n = m < CHUNKS ? m : CHUNKS;
     double sum = 0, x0 = km->s[1] / km->a[1];
 
@@ -217,5 +220,5 @@ double kmeans_guess(const struct qz_kmeans *km, int k)
         x0 = x1;
         j = i;
     }
-    return sum * sum * sum / ((double)k * k * k * 6);
+    return factor * sum * sum * sum / ((double)k * k * k * 6);
 }
