@@ -207,15 +207,25 @@ int meta_read(const char *dir, struct meta *m, struct err *e)
 
 /* ---- files ---- */
 
+/* The value of two digits; 0 if they are none. */
+static int two_digits(const char *p)
+{
+    bool digits = p[0] >= '0' && p[0] <= '9' && p[1] >= '0' && p[1] <= '9';
+
+    return digits ? 10 * (p[0] - '0') + p[1] - '0' : 0;
+}
+
 /* The number in "..._chunk_XXofYY", XX or YY; 0 if the name has none. */
 static int chunk_number(const char *name, bool total)
 {
     const char *p = strstr(name, "_chunk_");
     int a, b;
 
-    if (!p || sscanf(p, "_chunk_%2dof%2d", &a, &b) != 2)
+    if (!p || strlen(p) < 13 || strncmp(p + 9, "of", 2))
         return 0;
-    return total ? b : a;
+    a = two_digits(p + 7);
+    b = two_digits(p + 11);
+    return a && b ? (total ? b : a) : 0;
 }
 
 static bool is_part(const char *name, enum cv_kind kind, int chunk)

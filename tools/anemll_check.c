@@ -102,8 +102,8 @@ static int check_checkpoint(struct cli *c, const struct args *a, struct err *e)
 
     if (a->hf || a->profile)
         return cli_usage(c,
-                         "'%s' is a checkpoint: --hf and --profile are for "
-                         "packages",
+                         "'%s' has no meta.yaml, so it is taken for a "
+                         "checkpoint; --hf and --profile are for packages",
                          a->dir);
     if (!a->tokens != !a->logits)
         return cli_usage(c, "the oracle of a checkpoint needs both --tokens "
