@@ -11,6 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "converter/base/err_priv.h"
+
+void err_tame(char *text)
+{
+    unsigned char *p = (unsigned char *)text;
+
+    for (; *p != '\0'; p++) {
+        if ((*p < 0x20 && *p != '\n' && *p != '\t') || *p == 0x7f)
+            *p = '?';
+        else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f)
+            p[0] = p[1] = '?';
+    }
+}
+
 /* The largest prefix of s[0, n) that does not end inside a UTF-8 sequence. */
 static size_t utf8_floor(const char *s, size_t n)
 {
@@ -46,6 +60,7 @@ static void set_text(struct err *e, const char *fmt, va_list ap)
         memcpy(e->text, "error text cannot be formatted", 31);
     else if ((size_t)n >= sizeof e->text)
         mark_cut(e->text);
+    err_tame(e->text);
 }
 
 static void append_text(struct err *e, const char *tail)

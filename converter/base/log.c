@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "converter/base/buf.h"
+#include "converter/base/err_priv.h"
 
 void log_at(const struct log *l, enum log_level level, const char *fmt, ...)
 {
@@ -18,6 +19,8 @@ void log_at(const struct log *l, enum log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     buf_vprintf(&text, fmt, ap);
     va_end(ap);
+    if (text.data != NULL)
+        err_tame(text.data);
     l->line(l->cookie, level,
             text.failed ? "(a message was lost: out of memory)"
                         : buf_text(&text));

@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define RING 32
+
 const char *t_dir_new(void)
 {
     static char path[256];
@@ -28,9 +30,9 @@ const char *t_dir_new(void)
 
 const char *t_path(const char *dir, const char *name)
 {
-    static char ring[8][1024];
+    static char ring[RING][1024];
     static int at;
-    char *p = ring[at++ % 8];
+    char *p = ring[at++ % RING];
 
     snprintf(p, sizeof ring[0], "%s/%s", dir, name);
     return p;

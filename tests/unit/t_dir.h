@@ -8,7 +8,7 @@
 
 /* Makes and enters nothing: returns the path of a fresh directory. */
 const char *t_dir_new(void);
-/* "<dir>/<name>" in one of several static buffers. */
+/* "<dir>/<name>"; holds until 32 calls later. */
 const char *t_path(const char *dir, const char *name);
 void t_write(const char *path, const void *p, size_t n);
 void t_write_text(const char *path, const char *text);

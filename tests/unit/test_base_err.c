@@ -99,6 +99,18 @@ Test(err, a_cut_keeps_utf8_whole)
     }
 }
 
+Test(err, names_cannot_drive_a_terminal)
+{
+    struct err e = ERR_INIT;
+
+    err_set(&e, ERR_INPUT, "tensor '%s'",
+            "a\x1b[2Jb\x7f\r\xc2\x9b"
+            "1\xc3\xa9\tc\nd");
+    cr_assert_str_eq(e.text, "tensor 'a?[2Jb????1\xc3\xa9\tc\nd'");
+    err_in(&e, "%s", "\x01");
+    cr_assert_eq(strncmp(e.text, "?: tensor", 9), 0);
+}
+
 Test(err, exit_codes)
 {
     static const struct {

@@ -94,6 +94,8 @@ Test(log, levels_and_silence)
     log_warn(&l, "tensor %d of %s", 3, "x");
     cr_assert_eq(lines, 1);
     cr_assert_str_eq(logged, "tensor 3 of x");
+    log_warn(&l, "%s", "a\x1b]0;x\a");
+    cr_assert_str_eq(logged, "a?]0;x?");
     log_at(&l, LOG_ERROR, "%03000d", 5);
     cr_assert_eq(strlen(logged), 3000);
     log_progress(NULL, "s", 1, 2, "u");
