@@ -328,18 +328,15 @@ static int complain(struct match *m, enum complaint_kind kind, int64_t layer,
 /* "layers.3.mlp.up_proj.weight" -> 3, "mlp.up_proj.weight". */
 static const char *below_layer(const char *name, int64_t *layer)
 {
-    const char *p;
-    int64_t v = 0;
+    char digits[8] = "";
+    const char *dot;
 
     *layer = -1;
-    if (strncmp(name, "layers.", 7))
+    dot = strncmp(name, "layers.", 7) ? NULL : strchr(name + 7, '.');
+    if (!dot || (size_t)(dot - name - 7) >= sizeof digits)
         return name;
-    for (p = name + 7; *p >= '0' && *p <= '9' && p < name + 13; p++)
-        v = 10 * v + (*p - '0');
-    if (p == name + 7 || *p != '.')
-        return name;
-    *layer = v;
-    return p + 1;
+    memcpy(digits, name + 7, (size_t)(dot - name - 7));
+    return layer_number(digits, layer) ? dot + 1 : name;
 }
 
 static void dims_text(char *out, size_t cap, int rank, const uint64_t *dims)

@@ -102,6 +102,7 @@ static const struct {
     { "_orig_mod.", true, "_orig_mod." },
     { "module.", true, "module." },
     { "model.language_model.", false, "" },
+    { "model.language_model.", false, "language_model." },
     { "model.language_model.language_model.", false,
       "language_model.language_model." },
     { "language_model.language_model.language_model.", true,
@@ -146,16 +147,74 @@ Test(models_checkpoint, any_prefix_gives_the_same_names)
 
 Test(models_checkpoint, wrappers_inside_a_name)
 {
+    static const char *const wrappers[] = { "_fsdp_wrapped_module", "_orig_mod",
+                                            "_checkpoint_wrapped_module" };
+
+    for (size_t k = 0; k < 3; k++) {
+        t_ckpt_llama(&m, true);
+        for (size_t i = 0; i < m.n; i++) {
+            char *p = strstr(m.t[i].name, "self_attn."), rest[200];
+            if (!p)
+                continue;
+            snprintf(rest, sizeof rest, "%s", p);
+            snprintf(p, 200, "%s.%.100s", wrappers[k], rest);
+        }
+        save_and_open(0);
+        ckpt_close(&c);
+    }
+}
+
+/* "model." is the stem of most, once its repeats are counted with it. */
+Test(models_checkpoint, the_most_frequent_stem_wins)
+{
     t_ckpt_llama(&m, true);
     for (size_t i = 0; i < m.n; i++) {
-        char *p = strstr(m.t[i].name, "self_attn."), rest[200];
-        if (!p)
-            continue;
-        snprintf(rest, sizeof rest, "%s", p);
-        snprintf(p, 200, "_fsdp_wrapped_module.%.100s", rest);
+        char rest[200];
+        const char *stem = i % 5 < 2 ? "model." : "model.model.";
+        if (i % 5 == 2 || strstr(m.t[i].name, "layers.1."))
+            stem = "model.m.";
+        snprintf(rest, sizeof rest, "%s", m.t[i].name + 6);
+        if (!strncmp(rest, "layers.", 7))
+            snprintf(m.t[i].name, sizeof m.t[i].name, "%s%s", stem, rest);
     }
-    save_and_open(0);
-    ckpt_close(&c);
+    t_ckpt_save(&m);
+    refused(0, ERR_INPUT);
+    says("more than one prefix: 'model.' and 'model.m.'");
+}
+
+Test(models_checkpoint, layer_numbers_have_one_spelling)
+{
+    t_ckpt_llama(&m, true);
+    snprintf(t_ckpt_find(&m, "model.layers.0.mlp.up_proj.weight")->name, 100,
+             "model.layers.00.mlp.up_proj.weight");
+    t_ckpt_save(&m);
+    refused(0, ERR_INPUT);
+    says("layer 0: missing mlp.up_proj.weight");
+    says("top level: unknown layers.00.mlp.up_proj.weight");
+}
+
+Test(models_checkpoint, runs_of_layers_do_not_jump_gaps)
+{
+    t_ckpt_llama(&m, true);
+    for (size_t i = m.n; i-- > 0;)
+        if (strstr(m.t[i].name, "mlp.up_proj") &&
+            !strstr(m.t[i].name, "layers.1."))
+            t_ckpt_drop(&m, i);
+    t_ckpt_save(&m);
+    refused(0, ERR_INPUT);
+    says("\n  layer 0: missing mlp.up_proj.weight [12, 8]");
+    says("\n  layer 2: missing mlp.up_proj.weight [12, 8]");
+}
+
+Test(models_checkpoint, a_head_elsewhere_is_not_the_head)
+{
+    t_ckpt_llama(&m, false);
+    snprintf(m.t[m.n - 1].name, 100, "medusa.lm_head.weight");
+    t_ckpt_save(&m);
+    refused(0, ERR_INPUT);
+    says("1 missing, 1 unknown");
+    says("missing lm_head.weight [16, 8]");
+    says("unknown medusa.lm_head.weight [16, 8]");
 }
 
 Test(models_checkpoint, half_under_another_prefix)
@@ -283,6 +342,10 @@ Test(models_checkpoint, skipped_by_rule)
     t_ckpt_save(&m);
     refused(0, ERR_INPUT);
     says("unknown my_rotary_emb.inv_freq");
+    snprintf(m.t[m.n - 1].name, 100, "rotary_emb.inv_freqs");
+    t_ckpt_save(&m);
+    refused(0, ERR_INPUT);
+    says("unknown rotary_emb.inv_freqs");
 }
 
 Test(models_checkpoint, biases_are_announced_by_the_config)

@@ -235,6 +235,44 @@ Test(models_hparams, wrong_types_name_key_and_type)
             }
 }
 
+/* Whatever a key holds: it parses, or the error names the key. */
+Test(models_hparams, every_key_with_every_kind)
+{
+    static const char *const keys[] = {
+        "architectures",      "model_type",      "text_config",
+        "vocab_size",         "hidden_size",     "num_key_value_heads",
+        "head_dim",           "rms_norm_eps",    "hidden_act",
+        "attention_bias",     "mlp_bias",        "tie_word_embeddings",
+        "use_sliding_window", "layer_types",     "rope_theta",
+        "rope_scaling",       "rope_parameters", "partial_rotary_factor",
+        "bos_token_id",       "eos_token_id",    "dtype",
+        "torch_dtype"
+    };
+    static const char *const values[] = { "null", "\"x\"", "\"\"",  "0",   "-1",
+                                          "1.5",  "1e300", "true",  "NaN", "[]",
+                                          "[[]]", "{}",    "[null]" };
+    static const char *const types[] = { "llama", "qwen3" };
+    char text[256];
+
+    for (size_t t = 0; t < 2; t++)
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+            for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
+                struct parsed p;
+                snprintf(text, sizeof text, "{\"%s\": %s%s%s%s}", keys[i],
+                         values[k],
+                         strcmp(keys[i], "model_type") ? ", \"model_type\": \""
+                                                       : "",
+                         strcmp(keys[i], "model_type") ? types[t] : "",
+                         strcmp(keys[i], "model_type") ? "\"" : "");
+                p = parse(text);
+                cr_expect(!p.rc || strstr(p.e.text, keys[i]), "%s: %s", text,
+                          p.e.text);
+                cr_expect(!p.rc || p.e.code == ERR_INPUT ||
+                          p.e.code == ERR_UNSUPPORTED);
+                drop(&p);
+            }
+}
+
 Test(models_hparams, null_where_a_value_is_needed)
 {
     static const char *const keys[] = {
