@@ -271,7 +271,7 @@ static int start_log(struct cli *c, struct err *e)
 
 int cli_begin(struct cli *c, int argc, char **argv)
 {
-    struct sigaction sa;
+    struct sigaction sa, old;
     struct err e = ERR_INIT;
     int rc = parse(c, argc, argv);
 
@@ -287,6 +287,13 @@ int cli_begin(struct cli *c, int argc, char **argv)
     sa.sa_handler = on_signal;
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
+    if (!sigaction(SIGHUP, NULL, &old) && old.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &sa, NULL); /* nohup is respected */
+    /* A closed pipe or a file beyond the limit is an error like any other
+     * while there is work, so that what was staged is removed. */
+    sa.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &sa, NULL);
+    sigaction(SIGXFSZ, &sa, NULL);
     c->par = par_new((int)c->threads, &e);
     return c->par ? -1 : cli_fail(c, &e);
 }
@@ -314,8 +321,11 @@ int cli_fail(struct cli *c, const struct err *e)
     return err_exit_code(e);
 }
 
+/* Results come when the work is done: a reader that has gone away, as in
+ * "anemll-inspect X | head", then ends the tool in silence. */
 void cli_print(const struct buf *b)
 {
+    signal(SIGPIPE, SIG_DFL);
     if (b->len)
         fwrite(b->data, 1, b->len, stdout);
 }

@@ -61,7 +61,7 @@ expect_same() { # two files or two folders
 }
 # The folder holds these names and nothing else (outputs of `run` aside).
 expect_only() {
-    printf '%s\n' "$@" | sort >"$ROOT/wanted"
+    for f; do printf '%s\n' "$f"; done | sort >"$ROOT/wanted"
     here_is | sort >"$ROOT/found"
     cmp -s "$ROOT/wanted" "$ROOT/found" || {
         diff "$ROOT/wanted" "$ROOT/found" >&2 || true
