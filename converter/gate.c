@@ -482,14 +482,14 @@ static void check(struct gate_result *r, const char *name, double value,
     c->pass = at_least ? value >= limit : value <= limit; /* NaN fails */
 }
 
-/* What compression may cost, by the narrowest width: mean KL in nats and the
- * worst cosine. Measured on the trained checkpoints that the tests use, with
- * room for models that are harder; below 4 bits a small model may lose
- * anything, and only finite values are asked for. */
-static void loss_limits(int bits, double *kl_mean, double *cosine_min)
+/* What compression may cost, by the narrowest width: mean KL divergence in
+ * nats and mean cosine of the logits. From measurements on the trained
+ * checkpoints that docs/GATE.md lists; below 4 bits a model may lose anything
+ * and only finite values are asked for. */
+static void loss_limits(int bits, double *kl_mean, double *cosine_mean)
 {
-    *kl_mean = bits >= 8 ? 0.02 : bits >= 6 ? 0.2 : bits >= 4 ? 2.0 : INFINITY;
-    *cosine_min = bits >= 8 ? 0.98 : bits >= 6 ? 0.9 : bits >= 4 ? 0.5 : -1;
+    *kl_mean = bits >= 8 ? 0.02 : bits >= 6 ? 0.25 : bits >= 4 ? 1.0 : 1e9;
+    *cosine_mean = bits >= 8 ? 0.999 : bits >= 6 ? 0.99 : bits >= 4 ? 0.9 : -1;
 }
 
 static void judge_bytes(struct gate_result *r, const struct metrics *m)
@@ -520,7 +520,7 @@ static void judge(struct gate *g)
     if (g->ref && r->compressed) {
         loss_limits(package_source_bits(g->src), &kl, &cosine);
         check(r, "loss_kl_mean", r->loss.kl_mean, false, kl);
-        check(r, "loss_cosine_min", r->loss.cosine_min, true, cosine);
+        check(r, "loss_cosine_mean", r->loss.cosine_mean, true, cosine);
     }
 }
 

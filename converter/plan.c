@@ -375,6 +375,7 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
         cv_job_close(j);
         return -1;
     }
+    hparams_context_notes(&j->ckpt.hp, o->ctx, &j->notes);
     plan_states(j);
     plan_limits(j);
     plan_sums(j);

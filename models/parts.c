@@ -152,7 +152,7 @@ mil_ref parts_rms_norm(struct mb *b, const struct graph *g, mil_ref x,
 /* ---- the decoder's frame ---- */
 
 static mil_ref rope_rows(struct mb *b, const struct graph *g, mil_ref ids,
-                         bool is_sin)
+                         const char *name, bool is_sin, double scale)
 {
     struct err e = ERR_INIT;
     const struct mil_data *d;
@@ -160,11 +160,11 @@ static mil_ref rope_rows(struct mb *b, const struct graph *g, mil_ref ids,
 
     if (b->err.code)
         return 0;
-    d = weights_rope(g->weights, (uint64_t)g->ctx, is_sin, &e);
+    d = weights_rope(g->weights, (uint64_t)g->ctx, is_sin, scale, &e);
     if (!d)
         return mb_fail(b, e.code, "%s", e.text);
-    rows = MB(b, gather, .x = mb_data(b, is_sin ? "rope_sin" : "rope_cos", d),
-              .indices = ids, .axis = mb_int(b, 0), .batch_dims = mb_int(b, 0),
+    rows = MB(b, gather, .x = mb_data(b, name, d), .indices = ids,
+              .axis = mb_int(b, 0), .batch_dims = mb_int(b, 0),
               .validate_indices = mb_bool(b, false));
     return MB_RESHAPE(b, rows, 1, 1, (int32_t)g->tokens,
                       (int32_t)g->hp->rope.dim);
@@ -176,6 +176,7 @@ void parts_decoder_begin(struct mb *b, const struct graph *g, struct decoder *d,
     int64_t T = g->tokens;
     struct state_desc st[MAX_STATES];
     mil_ref ids, mask, pos, low;
+    double scale;
 
     *hidden = mb_input(b, "hidden_states", MIL_F16, 3,
                        (int64_t[]){ 1, T, g->hp->hidden });
@@ -193,8 +194,13 @@ void parts_decoder_begin(struct mb *b, const struct graph *g, struct decoder *d,
     /* 16-bit indices keep the gather on the Neural Engine. */
     if (g->ctx <= 65536)
         ids = MB(b, cast, .x = ids, .dtype = mb_string(b, "uint16"));
-    d->cos = rope_rows(b, g, ids, false);
-    d->sin = rope_rows(b, g, ids, true);
+    /* The attention scale is in the queries' tables: no rounded constant, no
+     * op, and the scores stay further from 65504. */
+    scale = 1.0 / sqrt((double)g->hp->head_dim);
+    d->cos = rope_rows(b, g, ids, "rope_cos", false, 1.0);
+    d->sin = rope_rows(b, g, ids, "rope_sin", true, 1.0);
+    d->cos_q = rope_rows(b, g, ids, "rope_cos_query", false, scale);
+    d->sin_q = rope_rows(b, g, ids, "rope_sin_query", true, scale);
     d->pos = pos;
     d->pos_end = MB(b, add, .x = pos, .y = MB_INTS(b, (int32_t)T));
 }
@@ -246,15 +252,15 @@ static mil_ref from_heads(struct mb *b, const struct graph *g, mil_ref x)
 }
 
 /* Pairs (i, i + D/2): x cos + rotate_half(x) sin. */
-static mil_ref rotate(struct mb *b, const struct decoder *d, mil_ref x)
+static mil_ref rotate(struct mb *b, mil_ref x, mil_ref cos, mil_ref sin)
 {
     int64_t n = mb_dim(b, x, -1);
     mil_ref lo = slice_last(b, x, 0, n / 2);
     mil_ref hi = slice_last(b, x, n / 2, n / 2);
     mil_ref half = concat2(b, negate(b, hi), lo, -1);
 
-    return MB(b, add, .x = MB(b, mul, .x = x, .y = d->cos),
-              .y = MB(b, mul, .x = half, .y = d->sin));
+    return MB(b, add, .x = MB(b, mul, .x = x, .y = cos),
+              .y = MB(b, mul, .x = half, .y = sin));
 }
 
 /* Writes [1, NKV, T, D] into row `row` of the cache at the call's positions:
@@ -322,13 +328,11 @@ mil_ref parts_attention(struct mb *b, const struct graph *g, struct decoder *d,
         k = parts_rms_norm(b, g, k,
                            layer_tensor(t, layer, "self_attn.k_norm.weight"));
     }
-    q = rotate(b, d, q);
-    k = rotate(b, d, k);
+    q = rotate(b, q, d->cos_q, d->sin_q);
+    k = rotate(b, k, d->cos, d->sin);
     cache_write(b, d, layer, k);
     cache_write(b, d, hp->layers + layer, v);
 
-    /* The scale goes onto q: the product then stays further from 65504. */
-    q = MB(b, mul, .x = q, .y = mb_f16(b, 1.0 / sqrt((double)hp->head_dim)));
     s = MB(b, matmul, .x = q, .y = cache_read(b, g, d, layer),
            .transpose_x = mb_bool(b, false), .transpose_y = mb_bool(b, true));
     s = MB(b, minimum, .x = s, .y = d->cap);

@@ -35,7 +35,8 @@ mil_ref parts_rms_norm(struct mb *b, const struct graph *g, mil_ref x,
 /* What a decoder function computes once and all of its layers use. */
 struct decoder {
     mil_ref cap;          /* ceiling of the scores [1, 1, T, C] */
-    mil_ref cos, sin;     /* [1, 1, T, D] */
+    mil_ref cos, sin;     /* for keys [1, 1, T, D] */
+    mil_ref cos_q, sin_q; /* for queries: times the attention scale */
     mil_ref pos, pos_end; /* int32 [1]: first row to write, one behind */
     mil_ref state, cache; /* the KV state and its current content */
 };

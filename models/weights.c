@@ -25,9 +25,10 @@ struct entry {
 struct rope_entry {
     struct mil_data data;
     double *inv_freq;
-    double scaling;
+    double scaling; /* the caller's times the rope type's */
     int dim;
     bool is_sin;
+    struct rope_entry *next;
 };
 
 struct weights {
@@ -35,7 +36,7 @@ struct weights {
     struct arena arena;
     struct entry **entries;
     size_t n, cap;
-    struct rope_entry *rope[2];
+    struct rope_entry *rope; /* list */
 };
 
 struct weights *weights_new(const struct ckpt *c, struct err *e)
@@ -152,16 +153,6 @@ static bool spec_equal(const struct weight_spec *a, const struct weight_spec *b)
            a->conv == b->conv && a->role == b->role;
 }
 
-static const struct need *find_need(const struct ckpt *c, const char *name)
-{
-    for (size_t i = 0; i < c->ledger.n; i++)
-        if (!strcmp(c->ledger.needs[i].name, name))
-            return &c->ledger.needs[i];
-    if (!strcmp(name, "lm_head.weight") && c->hp.tied)
-        return find_need(c, "embed_tokens.weight");
-    return NULL;
-}
-
 static int fill_entry(struct weights *w, struct entry *en,
                       const struct need *nd, struct err *e)
 {
@@ -209,7 +200,7 @@ static int fill_entry(struct weights *w, struct entry *en,
 const struct mil_data *weights_get(struct weights *w,
                                    const struct weight_spec *s, struct err *e)
 {
-    const struct need *nd = find_need(w->ckpt, s->tensor);
+    const struct need *nd = ckpt_need(w->ckpt, s->tensor);
     struct weight_spec full = *s;
     struct entry *en;
 
@@ -388,22 +379,19 @@ static int read_rope(void *cookie, uint64_t offset, void *dst, size_t n,
     return 0;
 }
 
-const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
-                                    bool is_sin, struct err *e)
+static struct rope_entry *new_rope(struct weights *w, uint64_t rows,
+                                   bool is_sin, double scaling, struct err *e)
 {
     const struct rope_params *p = &w->ckpt->hp.rope;
-    struct rope_entry *r = w->rope[is_sin];
     int64_t dims[2] = { (int64_t)rows, p->dim };
+    struct rope_entry *r = arena_alloc(&w->arena, 1, sizeof(*r), e);
 
-    if (r && r->data.type.dims[0] == dims[0])
-        return &r->data;
-    r = arena_alloc(&w->arena, 1, sizeof(*r), e);
     if (!r)
         return NULL;
     r->inv_freq = arena_alloc(&w->arena, (size_t)p->dim, sizeof(double), e);
     if (!r->inv_freq || rope_frequencies(p, r->inv_freq, e))
         return NULL;
-    r->scaling = p->attention_scaling;
+    r->scaling = scaling;
     r->dim = p->dim;
     r->is_sin = is_sin;
     r->data.type = mil_type_make(MIL_F16, 2, dims);
@@ -411,6 +399,21 @@ const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
     r->data.read = read_rope;
     r->data.cookie = r;
     r->data.role = MIL_ROLE_ROPE;
-    w->rope[is_sin] = r;
-    return &r->data;
+    r->next = w->rope;
+    w->rope = r;
+    return r;
+}
+
+const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
+                                    bool is_sin, double scale, struct err *e)
+{
+    double scaling = scale * w->ckpt->hp.rope.attention_scaling;
+    struct rope_entry *r = w->rope;
+
+    while (r && (r->is_sin != is_sin || r->scaling != scaling ||
+                 r->data.type.dims[0] != (int64_t)rows))
+        r = r->next;
+    if (!r)
+        r = new_rope(w, rows, is_sin, scaling, e);
+    return r ? &r->data : NULL;
 }

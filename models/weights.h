@@ -29,10 +29,11 @@ const struct mil_data *weights_get(struct weights *w,
                                    struct err *e) ATTR_MUST_USE;
 
 /* cos (is_sin false) or sin rows [rows, dim] for positions 0 .. rows - 1,
- * fp16, both halves of a row equal (rotate-half). Computed in double from
- * `hp->rope` by arithmetic that is the same on every machine. */
+ * fp16, both halves of a row equal (rotate-half), times `scale`. Computed in
+ * double from `hp->rope` by arithmetic that is the same on every machine. */
 const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
-                                    bool is_sin, struct err *e) ATTR_MUST_USE;
+                                    bool is_sin, double scale,
+                                    struct err *e) ATTR_MUST_USE;
 
 /* For palettization: the bit patterns as stored (F32: rounded to fp16),
  * unscaled. NULL if the data is no checkpoint matrix. */
