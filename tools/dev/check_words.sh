@@ -66,7 +66,8 @@ FNR == 1 { in_comment = 0; quote = "" }
     if ($0 ~ /[ \t]$/) report("space", "white space at the end of the line")
     if (s ~ /valueint/) report("valueint", "saturates silently; use js_uint or js_integral")
     if (s ~ /cJSON_GetObjectItem *\(/) report("cJSON_GetObjectItem", "ignores case")
-    if (s ~ /\* *\((const )?(u?int(16|32|64)_t|float|double|f16_t)( const)? ?\*\)[A-Za-z_(&]*[^=]*$/ && FILENAME !~ /^tests\//)
+    # Where file bytes are read.
+    if (s ~ /\* *\((const )?(u?int(16|32|64)_t|float|double|f16_t)( const)? ?\*\)[A-Za-z_(&]*[^=]*$/ && FILENAME ~ /^(converter|safetensors|schema)\//)
         report("cast", "bytes are read with load_le* or memcpy")
     # Tests compare with libc on purpose and own their memory.
     if (FILENAME ~ /^tests\//) next
