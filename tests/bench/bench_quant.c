@@ -8,7 +8,7 @@
  * The first form prints, for groups of synthetic bfloat16 weights, millions
  * of weights a second and the time of each stage. The second reads ROWS x
  * COLS raw little-endian values from IN and writes OUT: all tables (fp16),
- * then one index a byte, and prints the squared error.
+ * then the packed indices, and prints the squared error.
  */
 #include <math.h>
 #include <stdio.h>
@@ -196,29 +196,25 @@ static int read_rows(void *cookie, uint64_t row, uint64_t n, uint16_t *dst,
     return 0;
 }
 
-static int dump_all(struct qz_palette *p, int bits, size_t n, FILE *out,
-                    struct err *e)
+static int dump_all(struct qz_palette *p, FILE *out, struct err *e)
 {
     size_t bytes = (size_t)qz_palette_index_bytes(p);
     size_t elems = (size_t)qz_palette_table_elems(p);
-    uint8_t *packed = mem_alloc(bytes, 1, e), *idx = mem_alloc(n, 1, e);
-    uint8_t *tables = mem_alloc(elems, 2, e);
+    uint8_t *packed = mem_alloc(bytes, 1, e), *tables = mem_alloc(elems, 2, e);
     struct qz_stats st;
     int rc = -1;
 
-    if (packed != NULL && idx != NULL && tables != NULL &&
+    if (packed != NULL && tables != NULL &&
         qz_palette_read_indices(p, 0, packed, bytes, e) == 0 &&
         qz_palette_read_tables(p, 0, tables, 2 * elems, e) == 0) {
-        qz_unpack(idx, packed, 0, n, bits);
         rc = 0;
         if (fwrite(tables, 2, elems, out) != elems ||
-            fwrite(idx, 1, n, out) != n)
+            fwrite(packed, 1, bytes, out) != bytes)
             rc = err_set(e, ERR_IO, "cannot write");
         qz_palette_stats(p, &st);
         printf("%.17g\n", st.sse);
     }
     mem_free(packed);
-    mem_free(idx);
     mem_free(tables);
     return rc;
 }
@@ -246,8 +242,7 @@ static int dump(char **arg, struct err *e)
         return err_set(e, ERR_IO, "cannot open the files");
     }
     p = qz_palette_new(&src, bits, strtoull(arg[1], NULL, 10), NULL, e);
-    rc = p == NULL ? -1
-                   : dump_all(p, bits, (size_t)(src.rows * src.cols), out, e);
+    rc = p == NULL ? -1 : dump_all(p, out, e);
     qz_palette_free(p);
     fclose(f.in);
     if (fclose(out) != 0 && rc == 0)
