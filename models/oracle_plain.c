@@ -34,8 +34,8 @@ int plain_open(struct oracle *o, struct err *e)
                        " elements of a head, expected an even part",
                        hp->rope.dim, hp->head_dim);
     if (hp->intermediate < 1 || hp->intermediate > INT32_MAX)
-        return err_set(e, ERR_INPUT, "intermediate_size is %" PRId64
-                       ", expected 1 to %d",
+        return err_set(e, ERR_INPUT,
+                       "intermediate_size is %" PRId64 ", expected 1 to %d",
                        hp->intermediate, INT32_MAX);
     for (int64_t l = 0; l < hp->layers; l++) {
         if (oracle_kv_init(o, l, (size_t)hp->kv_heads, (size_t)hp->head_dim, e))

@@ -16,8 +16,9 @@
 #include "models/oracle.h"
 #include "safetensors/st.h"
 
-#define REL_MAX 1e-5 /* of the greatest absolute value; float32 noise is 2e-6 \
-                      */
+#define REL_MAX                                                   \
+    1e-5 /* of the greatest absolute value; float32 noise is 2e-6 \
+          */
 
 static struct err err;
 
