@@ -345,6 +345,11 @@ static int sparse_decode(struct run_const *k, struct err *e)
             k->i32[i] = on ? values->i32[at] : 0;
         at += on;
     }
+    if (at != values->elems)
+        return err_set(e, ERR_INPUT,
+                       "constexpr_sparse_to_dense: the mask takes %" PRId64
+                       " of %" PRId64 " values",
+                       at, values->elems);
     return 0;
 }
 
