@@ -3,7 +3,7 @@
  * per rule.
  */
 #include <criterion/criterion.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "mil/build.h"
@@ -252,17 +252,25 @@ Test(mil_validate, order_and_foreign_references)
     mil_program_free(p);
 }
 
-#define IDS(default, shapes)                                                                                                                   \
-    "program(1.3) { func main<ios18>(tensor<int32, [1, ?]> ids) "                                                                              \
-    "[FlexibleShapeInformation = t(((\"DefaultShapes\", {{\"ids\", " default "}}), (\"EnumeratedShapes\", {" shapes                            \
-                                                                             "})))] { tensor<fp16, [1, ?, 2]> "                                \
-                                                                             "y = gather(x = tensor<fp16, [3, 2]>([[1, 2], [3, 4], [5, 6]]), " \
-                                                                             "indices = ids); } -> (y); }"
+/* A gather whose ids have a list of shapes. */
+static const char *ids(const char *first, const char *second)
+{
+    static char text[1000];
+
+    snprintf(text, sizeof text,
+             "program(1.3) { func main<ios18>(tensor<int32, [1, ?]> ids) "
+             "[FlexibleShapeInformation = t(((\"DefaultShapes\", {{\"ids\", "
+             "%s}}), (\"EnumeratedShapes\", {{\"a\", {{\"ids\", %s}}}})))] "
+             "{ tensor<fp16, [1, ?, 2]> y = gather(x = tensor<fp16, [3, "
+             "2]>([[1, 2], [3, 4], [5, 6]]), indices = ids); } -> (y); }",
+             first, second);
+    return text;
+}
 
 Test(mil_validate, listed_shapes)
 {
-    valid(IDS("[1, 1]", "{\"a\", {{\"ids\", [1, 4]}}}"));
-    invalid(IDS("[1, 1]", "{\"a\", {{\"ids\", [2, 4]}}}"),
+    valid(ids("[1, 1]", "[1, 4]"));
+    invalid(ids("[1, 1]", "[2, 4]"),
             "input 'ids' of function 'main' is tensor<int32, [1, ?]>: shape 1, "
             "tensor<int32, [2, 4]>, does not fit it");
 }
@@ -270,8 +278,7 @@ Test(mil_validate, listed_shapes)
 Test(mil_specialize, types_are_inferred_anew)
 {
     struct err e = ERR_INIT;
-    struct mil_program *p = parsed(IDS("[1, 1]", "{\"a\", {{\"ids\", [1, "
-                                                 "4]}}}"));
+    struct mil_program *p = parsed(ids("[1, 1]", "[1, 4]"));
     static const char *const name = "ids";
     const struct mil_type t = { MIL_I32, 2, { 1, 64 } };
     const struct mil_type wrong = { MIL_I32, 2, { 2, 64 } };
