@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Each operation of the runtime against coremltools' own value inference.
 
-    op_values.py RUN_OP [--seed N] [--only OP] [--keep FILE]
+    op_values.py RUN_OP [--seed N] [--only OP] [--keep FILE] [--few N]
 
 Makes cases for every op (odd shapes, broadcasting, special values), lets
 coremltools evaluate them in float32 (numpy where it has no evaluation: conv,
 attention, states), and hands them to RUN_OP, which runs them as fp32 and as
-fp16. Exit status: 0 all agree, 1 a difference, 77 coremltools is missing.
+fp16. --keep stores the cases, --few takes the first N small ones of each op
+(tests/ops/values.json is `--few 8 --keep`). Exit status: 0 all agree, 1 a difference, 77 coremltools is missing.
 """
 import argparse
 import json
@@ -353,6 +354,10 @@ def products(c):
         w, b = c.f(d, shape[-1]), c.f(d)
         c.add("linear", x=c.f(*shape), weight=w, bias=b, **tol)
         c.add("linear", x=c.f(*shape), weight=w, **tol)
+    x, y = c.f(1, 2, 2, 3), c.f(1, 3, 1, 2)
+    c.add("einsum", values=[x, y], equation="abcd,adce->abce",
+          run_time=("values",), want=[np.einsum("nchw,nwhu->nchu", x,
+                                                np.repeat(y, 2, 2))], **tol)
     x, y = c.f(2, 3, 4, 5), c.f(2, 5, 4, 6)
     c.add("einsum", values=[x, y], equation="nchw,nwhu->nchu",
           run_time=("values",), want=[np.einsum("nchw,nwhu->nchu", x, y)],
@@ -654,12 +659,26 @@ def constexprs(c):
               mask=Packed("uint1", mask), want=[to_dense(v, mask)])
 
 
+def few(cases, n):
+    """Every second small case, up to n of an op."""
+    count, out = {}, []
+    small = {x["op"] for x in cases if len(json.dumps(x)) <= 1500}
+    for x in cases:
+        if len(json.dumps(x)) > (1500 if x["op"] in small else 6000):
+            continue
+        k = count[x["op"]] = count.get(x["op"], 0) + 1
+        if k % 2 and k < 2 * n:
+            out.append(x)
+    return out
+
+
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("runner")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--only")
     ap.add_argument("--keep")
+    ap.add_argument("--few", type=int)
     a = ap.parse_args()
     c = Cases(a.seed)
     with np.errstate(all="ignore"):
@@ -668,13 +687,16 @@ def main():
             make(c)
     if a.only:
         c.list = [x for x in c.list if x["op"] == a.only]
+    if a.few:
+        c.list = few(c.list, a.few)
     print(f"{len(c.list)} cases of {len({x['op'] for x in c.list})} ops")
     with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
         json.dump({"cases": c.list}, f)
         f.flush()
         if a.keep:
             with open(a.keep, "w") as k:
-                json.dump({"cases": c.list}, k)
+                lines = (json.dumps(x, separators=(",", ":")) for x in c.list)
+                k.write('{"cases": [\n' + ",\n".join(lines) + "\n]}\n")
         sys.exit(subprocess.call([a.runner, f.name]))
 
 
