@@ -12,6 +12,7 @@
 #include "converter/base/io.h"
 #include "converter/base/num.h"
 #include "converter/gate_metrics.h"
+#include "converter/gate_weights.h"
 #include "converter/package_run.h"
 #include "converter/package_source.h"
 #include "models/models.h"
@@ -202,7 +203,7 @@ static int open_oracles(struct gate *g, struct err *e)
                                  .max_positions = g->ctx };
     struct tensor_source s = ckpt_source(g->o->ckpt);
 
-    g->src = package_source_open(g->pkg, e);
+    g->src = package_source_open(g->pkg, g->o->ckpt, e);
     if (!g->src && e->code == ERR_UNSUPPORTED) {
         /* Not one of ours: compared with the checkpoint alone. */
         log_warn(g->o->log, "%s", e->text);
@@ -213,6 +214,7 @@ static int open_oracles(struct gate *g, struct err *e)
     g->ref = oracle_new(&g->o->ckpt->hp, &s, &oo, e);
     if (!g->ref)
         return -1;
+    g->r->sourced = g->src != NULL;
     g->r->compressed = g->src && package_source_compressed(g->src);
     if (!g->r->compressed)
         return 0;
@@ -258,6 +260,13 @@ static void close_all(struct gate *g)
     mem_free(g->pre_rows);
     mem_free(g->kept);
     st_writer_free(g->out);
+}
+
+static int compare_weights(struct gate *g, struct err *e)
+{
+    return g->src ? gate_weights_compare(g->src, g->o->ckpt, g->o->par,
+                                         g->o->log, &g->r->weights, e)
+                  : 0;
 }
 
 /* ---- one prompt ---- */
@@ -327,8 +336,7 @@ static void compare_passes(struct gate *g, const float *pre, const float *inf)
     for (int64_t i = 0; i < g->vocab; i++) {
         double d = fabs((double)pre[i] - (double)inf[i]);
 
-        if (!(d <= g->r->prefill_infer_max_diff))
-            g->r->prefill_infer_max_diff = d;
+        metrics_keep_max(&g->r->prefill_infer_max_diff, d);
         if (fabs((double)inf[i]) > g->r->max_abs_logit)
             g->r->max_abs_logit = fabs((double)inf[i]);
     }
@@ -403,12 +411,33 @@ static int run_prompt(struct gate *g, size_t prompt, struct err *e)
 
 /* ---- logits file ---- */
 
+/* Replaces logits of an earlier run, nothing else: a slip of the hand must not
+ * cost a checkpoint's shard. */
+static int check_logits_path(const char *path, struct err *e)
+{
+    struct err probe = ERR_INIT;
+    struct st *st;
+    bool ours;
+
+    if (!io_exists(path))
+        return 0;
+    st = st_open(path, &probe);
+    ours = st && st_find(st, "oracle.0");
+    st_close(st);
+    return ours
+               ? 0
+               : err_set(e, ERR_USAGE,
+                         "--logits '%s' exists and is no file of logits", path);
+}
+
 static int begin_logits(struct gate *g, struct err *e)
 {
     size_t user = g->prompts.n - g->own;
 
     if (!g->o->logits || !g->ref)
         return 0;
+    if (check_logits_path(g->o->logits, e))
+        return -1;
     g->out = st_writer_new(e);
     if (!g->out)
         return -1;
@@ -503,6 +532,18 @@ static void judge_bytes(struct gate_result *r, const struct metrics *m)
     check(r, "top1_agreement_decided", m->out.top1_agreement_decided, true, 1);
 }
 
+static void judge_weights(struct gate_result *r)
+{
+    const struct gate_weights *w = &r->weights;
+
+    check(r, "weights_missing", (double)w->missing, false, 0);
+    check(r, "weights_differ", (double)w->differ, false, 0);
+    if (!r->compressed)
+        return;
+    check(r, "weights_misplaced", (double)w->misplaced, false, 0);
+    check(r, "weights_gain_error", w->gain_error, false, GATE_GAIN_ERROR);
+}
+
 static void judge(struct gate *g)
 {
     struct gate_result *r = g->r;
@@ -511,6 +552,8 @@ static void judge(struct gate *g)
 
     r->loss = g->loss.out;
     r->bytes = m->out;
+    if (r->sourced)
+        judge_weights(r);
     if (g->ref)
         judge_bytes(r, m);
     check(r, "prefill_infer_relative_diff",
@@ -534,6 +577,11 @@ static void explain(struct gate_result *r, const struct gate_check *c)
     snprintf(r->reason, sizeof(r->reason), "%s is %s, %s %s is required",
              c->name, v, c->at_least ? "at least" : "at most", l);
     n = strlen(r->reason);
+    if (!strncmp(c->name, "weights_", 8) && r->weights.first[0]) {
+        snprintf(r->reason + n, sizeof(r->reason) - n, "; first in %s",
+                 r->weights.first);
+        n = strlen(r->reason);
+    }
     if (r->bytes.diverged)
         snprintf(r->reason + n, sizeof(r->reason) - n,
                  "; first divergence in prompt %" PRId64 " at position %" PRId64
@@ -579,7 +627,8 @@ int gate_run(const struct gate_options *o, struct gate_result *r, struct err *e)
     r->profile = o->profile;
     metrics_init(&g.loss);
     metrics_init(&g.bytes);
-    if (!open_all(&g, e) && !begin_logits(&g, e) && !run_prompts(&g, e)) {
+    if (!open_all(&g, e) && !compare_weights(&g, e) && !begin_logits(&g, e) &&
+        !run_prompts(&g, e)) {
         metrics_finish(&g.loss);
         metrics_finish(&g.bytes);
         r->prompts = g.prompts.n;
@@ -601,7 +650,7 @@ int gate_oracle_logits(const struct ckpt *c, const struct prompts *p,
     struct oracle *o = NULL;
     uint64_t total = 0, done = 0;
     float *rows = NULL;
-    int rc = w ? 0 : -1;
+    int rc = w ? check_logits_path(path, e) : -1;
     const size_t step = 64;
 
     for (size_t i = 0; !rc && i < p->n; i++) {

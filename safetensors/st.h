@@ -119,6 +119,8 @@ struct st_writer;
 struct st_writer *st_writer_new(struct err *e) ATTR_MUST_USE;
 int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype,
                   int rank, const uint64_t *dims, struct err *e) ATTR_MUST_USE;
+/* Replaces `path` if it is a file: written beside it as "<path>.<pid>.part"
+ * and renamed by st_writer_finish. */
 int st_writer_begin(struct st_writer *w, const char *path,
                     struct err *e) ATTR_MUST_USE;
 int st_writer_write(struct st_writer *w, const void *bytes, size_t n,

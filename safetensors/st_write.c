@@ -8,9 +8,12 @@
  */
 #include "safetensors/st_priv.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "converter/base/json.h"
 
@@ -20,7 +23,8 @@ struct st_writer {
     size_t n, cap;
     uint64_t data_bytes; /* declared */
     uint64_t written;
-    struct io_out out;
+    struct io_out out; /* beside the target, renamed at the end */
+    char *target;
     bool open;
 };
 
@@ -126,6 +130,21 @@ static void print_tensor(struct buf *b, const struct st_tensor *t)
                t->end);
 }
 
+/* A reader sees the old file or the whole new one, never a part. */
+static int open_part(struct st_writer *w, const char *path, struct err *e)
+{
+    char *part = mem_printf(e, "%s.%ld.part", path, (long)getpid());
+    int rc = -1;
+
+    if (part && io_is_dir(path))
+        err_set(e, ERR_INPUT, "'%s' is a directory", path);
+    else if (part && (w->target = mem_strdup(path, e)) != NULL)
+        rc = io_out_open(&w->out, part, e);
+    w->open = rc == 0;
+    mem_free(part);
+    return rc;
+}
+
 int st_writer_begin(struct st_writer *w, const char *path, struct err *e)
 {
     struct buf b = BUF_INIT;
@@ -151,9 +170,8 @@ int st_writer_begin(struct st_writer *w, const char *path, struct err *e)
         goto out;
     }
     store_le64(b.data, b.len - 8);
-    if (io_out_open(&w->out, path, e))
+    if (open_part(w, path, e))
         goto out;
-    w->open = true;
     rc = io_out_write(&w->out, b.data, b.len, e);
 out:
     buf_release(&b);
@@ -168,11 +186,31 @@ int st_writer_write(struct st_writer *w, const void *bytes, size_t n,
         return err_set(e, ERR_INPUT,
                        "'%s': %" PRIu64 " bytes of data declared, %zu more "
                        "given after %" PRIu64,
-                       w->out.path, w->data_bytes, n, w->written);
+                       w->target, w->data_bytes, n, w->written);
     if (io_out_write(&w->out, bytes, n, e))
         return -1;
     w->written += n;
     return 0;
+}
+
+static int finish_part(struct st_writer *w, struct err *e)
+{
+    struct err ignored = ERR_INIT;
+    char *part = mem_strdup(w->out.path, e);
+    int rc = -1;
+
+    if (!part)
+        return -1;
+    w->open = false;
+    if (!io_out_finish(&w->out, e))
+        rc = rename(part, w->target)
+                 ? err_sys(e, errno, "cannot rename '%s' to '%s'", part,
+                           w->target)
+                 : 0;
+    if (rc && io_remove_tree(part, &ignored))
+        err_reset(&ignored); /* nothing better to do than leave it */
+    mem_free(part);
+    return rc;
 }
 
 int st_writer_finish(struct st_writer *w, struct err *e)
@@ -182,11 +220,8 @@ int st_writer_finish(struct st_writer *w, struct err *e)
         return err_set(e, ERR_INPUT,
                        "'%s': %" PRIu64 " bytes of data written, %" PRIu64
                        " declared",
-                       w->out.path, w->written, w->data_bytes);
-    if (io_out_finish(&w->out, e))
-        return -1;
-    w->open = false;
-    return 0;
+                       w->target, w->written, w->data_bytes);
+    return finish_part(w, e);
 }
 
 void st_writer_free(struct st_writer *w)
@@ -203,6 +238,7 @@ void st_writer_free(struct st_writer *w)
             err_reset(&ignored); /* nothing better to do than leave it */
         mem_free(path);
     }
+    mem_free(w->target);
     mem_free(w->tensors);
     arena_release(&w->arena);
     mem_free(w);

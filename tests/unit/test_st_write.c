@@ -121,6 +121,8 @@ Test(st_write, exactly_what_was_declared)
     struct err e = ERR_INIT;
     const char *path = t_st_path("x.safetensors");
     struct st_writer *w = new_ok();
+    char **names;
+    size_t n;
 
     add(w, "a", ST_F32, 1, 2, 0);
     cr_assert_eq(st_writer_begin(w, path, &e), 0);
@@ -132,9 +134,35 @@ Test(st_write, exactly_what_was_declared)
     cr_expect_eq(st_writer_write(w, "12", 2, &e), -1);
     cr_expect_not_null(strstr(e.text, "8 bytes of data declared, 2 more"), "%s",
                        e.text);
-    cr_expect(io_exists(path));
     st_writer_free(w);
     cr_expect(!io_exists(path), "an unfinished file stays");
+    cr_assert_eq(io_list(t_st_path(""), &names, &n, &e), 0);
+    cr_expect_eq(n, 0, "its part stays");
+    io_list_free(names, n);
+}
+
+Test(st_write, replaces_a_file_in_one_step)
+{
+    struct err e = ERR_INIT;
+    const char *path = t_st_path("x.safetensors");
+    struct st_writer *w;
+    struct st *s;
+
+    write_sample(path);
+    w = new_ok();
+    add(w, "new", ST_U8, 1, 1, 0);
+    cr_assert_eq(st_writer_begin(w, path, &e), 0, "%s", e.text);
+    s = st_open(path, &e);
+    cr_assert_not_null(s, "the old file is gone too early");
+    cr_expect_null(st_find(s, "new"));
+    st_close(s);
+    cr_assert_eq(st_writer_write(w, "1", 1, &e), 0);
+    cr_assert_eq(st_writer_finish(w, &e), 0, "%s", e.text);
+    st_writer_free(w);
+    s = st_open(path, &e);
+    cr_assert_not_null(s, "%s", e.text);
+    cr_expect_not_null(st_find(s, "new"));
+    st_close(s);
 }
 
 Test(st_write, refusals)
