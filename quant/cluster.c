@@ -168,15 +168,27 @@ static int set_points(struct qz_scratch *s, const struct qz_span *span,
     return unit;
 }
 
+/* 2^e for the exponents that occur here: far from the ends of double. */
+static double power(int e)
+{
+    uint64_t bits = (uint64_t)(e + 1023) << 52;
+    double v;
+
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
 /* sum / weight * 2^exp as fp16, rounded once to nearest even. */
 static f16_t mean_f16(int64_t sum, int64_t weight, int exp)
 {
     uint64_t n = (uint64_t)(sum < 0 ? -sum : sum), d = (uint64_t)weight, q, odd;
     double v;
 
+    if (n == 0)
+        return 0;
     /* Enough bits in the quotient; what is left over only breaks ties, so
      * that one odd bit can stand for it. */
-    while (n != 0 && n >> 54 == 0) {
+    while (n >> 54 == 0) {
         n <<= 8;
         exp -= 8;
     }
@@ -187,20 +199,23 @@ static f16_t mean_f16(int64_t sum, int64_t weight, int exp)
         q >>= 11;
         exp += 11;
     }
-    v = ldexp((double)(q * 2 + odd), exp - 1);
-    return n == 0 ? 0 : f64_to_f16(sum < 0 ? -v : v);
+    v = (double)(q * 2 + odd) * power(exp - 1);
+    return f64_to_f16(sum < 0 ? -v : v);
 }
 
-static int centroid_range(f16_t c, int q, int k, double v, struct err *e)
+static int beyond_f16(int q, int k, double v, struct err *e)
 {
     char text[NUM_TEXT_MAX];
 
-    if ((c & 0x7fff) < 0x7c00)
-        return 0;
     num_text(text, v);
     return err_set(e, ERR_INPUT,
                    "table entry %d of %d is %s, beyond fp16's 65504", q, k,
                    text);
+}
+
+static bool is_finite(f16_t c)
+{
+    return (c & 0x7fff) < 0x7c00;
 }
 
 static f16_t plus_zero(f16_t c)
@@ -225,9 +240,8 @@ static int set_table(struct qz_scratch *s, const uint32_t *borders, int k,
             continue;
         }
         table[q] = plus_zero(mean_f16(sum, w, exp));
-        if (centroid_range(table[q], q, k, ldexp((double)sum / (double)w, exp),
-                           e))
-            return -1;
+        if (!is_finite(table[q]))
+            return beyond_f16(q, k, ldexp((double)sum / (double)w, exp), e);
     }
     return 0;
 }
@@ -333,8 +347,8 @@ static int lossless_table(struct qz_scratch *s, int k, f16_t *table,
     for (q = 0; q < (uint32_t)k; q++) {
         borders[q] = q < m ? q : m;
         table[q] = q < m ? plus_zero(f64_to_f16(s->v[q])) : table[m - 1];
-        if (q < m && centroid_range(table[q], (int)q, k, s->v[q], e))
-            return -1;
+        if (q < m && !is_finite(table[q]))
+            return beyond_f16((int)q, k, s->v[q], e);
     }
     borders[k] = m;
     set_borders(s, table, k, borders);

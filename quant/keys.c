@@ -25,18 +25,6 @@ struct qz_layout qz_layout(enum qz_format f)
     return f == QZ_BF16 ? bf16 : f16;
 }
 
-int16_t qz_key(uint16_t bits)
-{
-    int mag = bits & 0x7fff;
-
-    return (int16_t)((bits & 0x8000) != 0 && mag != 0 ? -mag - 1 : mag);
-}
-
-uint16_t qz_bits_of_key(int16_t key)
-{
-    return (uint16_t)(key >= 0 ? key : 0x8000 | (-key - 1));
-}
-
 bool qz_span_finite(const struct qz_span *span, enum qz_format f)
 {
     int inf = qz_layout(f).inf;

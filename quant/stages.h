@@ -35,8 +35,18 @@ struct qz_span {
         INT16_MAX, INT16_MIN, UINT16_MAX \
     }
 
-int16_t qz_key(uint16_t bits);
-uint16_t qz_bits_of_key(int16_t key);
+static inline int16_t qz_key(uint16_t bits)
+{
+    int mag = bits & 0x7fff;
+
+    return (int16_t)((bits & 0x8000) != 0 && mag != 0 ? -mag - 1 : mag);
+}
+
+static inline uint16_t qz_bits_of_key(int16_t key)
+{
+    return (uint16_t)(key >= 0 ? key : 0x8000 | (-key - 1));
+}
+
 bool qz_span_finite(const struct qz_span *span, enum qz_format f);
 void qz_span_join(struct qz_span *span, const struct qz_span *more);
 /* Index of the first NaN or infinity; n if there is none. */
