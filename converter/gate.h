@@ -51,13 +51,26 @@ struct gate_compare { /* package against one oracle */
     bool diverged;
     struct gate_divergence first;
 };
+/* The package's constants against the checkpoint; see gate_weights.h. */
+struct gate_weights {
+    uint64_t elems;     /* compared */
+    uint64_t missing;   /* rows that no constant holds */
+    uint64_t differ;    /* plain elements that are not the rounded value */
+    uint64_t misplaced; /* palettized: the table has a nearer entry */
+    double gain_error;  /* largest |<w, q> / <q, q> - 1| of a table */
+    char first[256];    /* where the first fault lies */
+};
+/* Entries are means but for their rounding to fp16. */
+#define GATE_GAIN_ERROR 0.002
 #define GATE_MAX_CHECKS 32
 struct gate_result {
     enum gate_verdict verdict;
     enum run_profile profile;
     uint64_t prompts, positions;
     struct gate_compare bytes, loss;
+    struct gate_weights weights;
     bool compressed; /* bytes and loss are two comparisons */
+    bool sourced;    /* the package says what its constants hold */
     double prefill_infer_max_diff, max_abs_logit;
     bool crossed_batch, reached_end;
     struct gate_check checks[GATE_MAX_CHECKS];

@@ -82,8 +82,7 @@ static struct shape compare(const float *a, const float *b, int64_t n)
         bb += y * y;
         ab += x * y;
         dd += d * d;
-        if (!(d <= s.max_diff))
-            s.max_diff = d;
+        metrics_keep_max(&s.max_diff, d);
         if (fabs(x) > s.max_abs)
             s.max_abs = fabs(x);
     }
@@ -92,16 +91,17 @@ static struct shape compare(const float *a, const float *b, int64_t n)
     return s;
 }
 
-/* Keeps NaN once it is there. */
-static void keep_min(double *min, double v)
+/* A comparison with NaN is false, whichever side it is on: the first test
+ * keeps one that is there, the second lets a new one in. */
+void metrics_keep_min(double *min, double v)
 {
-    if (!(v >= *min))
+    if (*min == *min && !(v >= *min))
         *min = v;
 }
 
-static void keep_max(double *max, double v)
+void metrics_keep_max(double *max, double v)
 {
-    if (!(v <= *max))
+    if (*max == *max && !(v <= *max))
         *max = v;
 }
 
@@ -131,15 +131,15 @@ void metrics_add(struct metrics *m, const float *oracle, const float *package,
 
     m->out.positions++;
     m->finite = m->finite && s.finite;
-    keep_min(&m->out.cosine_min, s.cosine);
-    keep_min(&m->out.psnr_min, s.psnr);
-    keep_max(&m->out.max_abs_diff, s.max_diff);
-    keep_max(&m->max_abs_logit, s.max_abs);
+    metrics_keep_min(&m->out.cosine_min, s.cosine);
+    metrics_keep_min(&m->out.psnr_min, s.psnr);
+    metrics_keep_max(&m->out.max_abs_diff, s.max_diff);
+    metrics_keep_max(&m->max_abs_logit, s.max_abs);
     m->cosine_sum += s.cosine;
     lo = log_sum_exp(oracle, vocab, o.value);
     lp = log_sum_exp(package, vocab, p.value);
     kl = divergence(oracle, package, vocab, lo, lp);
-    keep_max(&m->out.kl_max, kl);
+    metrics_keep_max(&m->out.kl_max, kl);
     m->kl_sum += kl;
     add_top(m, &o, &p, prompt, position);
     if (next >= 0) {

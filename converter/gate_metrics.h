@@ -19,6 +19,9 @@ struct metrics {
     bool finite;
 };
 void metrics_init(struct metrics *m);
+/* The smaller or greater of two; NaN, once it is there, stays. */
+void metrics_keep_min(double *min, double v);
+void metrics_keep_max(double *max, double v);
 /* One position. next: the token that follows in the prompt, -1 if none or if
  * it should not count for the perplexity. */
 void metrics_add(struct metrics *m, const float *oracle, const float *package,

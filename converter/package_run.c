@@ -32,7 +32,9 @@ static int open_file(struct package *p, size_t i, char *path,
     if (!path)
         return -1;
     p->files[i] = pkg_open(path, e);
-    if (p->files[i])
+    /* What Core ML would refuse must not pass here because we could run it. */
+    if (p->files[i] && !mil_validate(pkg_program(p->files[i]), e) &&
+        !pkg_check_description(p->files[i], e))
         p->models[i] = run_open(pkg_program(p->files[i]), o, e);
     if (!p->models[i])
         err_in(e, "part '%s'", io_basename(path));

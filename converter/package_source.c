@@ -133,8 +133,35 @@ static const struct mil_op *find_op(const struct mil_function *f,
     return NULL;
 }
 
+/* Readers size their buffers by the checkpoint's shapes. */
+static int check_shape(const struct piece *p, uint64_t total,
+                       const struct ckpt *c, struct err *e)
+{
+    const struct need *nd = ckpt_need(c, p->tensor);
+    uint64_t cols = 1;
+
+    if (!nd)
+        return err_set(e, ERR_MISMATCH,
+                       "constant '%s' holds tensor '%s', which the checkpoint "
+                       "'%s' has no use for",
+                       p->name, p->tensor, c->dir);
+    for (int i = 1; i < nd->rank; i++)
+        cols *= nd->dims[i];
+    if (total == nd->dims[0] && p->cols == cols &&
+        (nd->rank > 1 || p->rows == total))
+        return 0;
+    return err_set(e, ERR_MISMATCH,
+                   "constant '%s' holds rows %" PRIu64 " to %" PRIu64
+                   " of %" PRIu64 " with %" PRIu64
+                   " columns of tensor '%s', which has %" PRIu64
+                   " rows and %" PRIu64 " columns",
+                   p->name, p->row, p->row + p->rows, total, p->cols, p->tensor,
+                   nd->dims[0], cols);
+}
+
 static int add_entry(struct package_source *s, const struct mil_function *f,
-                     const struct js_node *n, struct err *e)
+                     const struct ckpt *c, const struct js_node *n,
+                     struct err *e)
 {
     struct piece p = { 0 };
     uint64_t total;
@@ -156,15 +183,16 @@ static int add_entry(struct package_source *s, const struct mil_function *f,
     else
         rc = err_set(e, ERR_UNSUPPORTED, "constant '%s' is made by op '%s'",
                      p.name, mil_op_info(op->code)->name);
-    if (rc || (s->n == s->cap && mem_grow((void **)&s->pieces, &s->cap, s->n,
-                                          sizeof(*s->pieces), e)))
+    if (rc || check_shape(&p, total, c, e) ||
+        (s->n == s->cap &&
+         mem_grow((void **)&s->pieces, &s->cap, s->n, sizeof(*s->pieces), e)))
         return -1;
     s->pieces[s->n++] = p;
     return 0;
 }
 
 static int add_file(struct package_source *s, const struct pkg *file,
-                    struct err *e)
+                    const struct ckpt *c, struct err *e)
 {
     const struct mil_program *prog = pkg_program(file);
     const char *text = mil_program_metadata(prog, CV_SOURCES_KEY);
@@ -180,13 +208,13 @@ static int add_file(struct package_source *s, const struct pkg *file,
         return err_in(e, "metadata '%s'", CV_SOURCES_KEY);
     s->docs[s->n_docs++] = d;
     for (const struct js_node *n = js_first(js_root(d)); n; n = js_next(n))
-        if (add_entry(s, prog->functions[0], n, e))
+        if (add_entry(s, prog->functions[0], c, n, e))
             return err_in(e, "'%s'", pkg_path(file));
     return 0;
 }
 
 struct package_source *package_source_open(const struct package *p,
-                                           struct err *e)
+                                           const struct ckpt *c, struct err *e)
 {
     struct package_source *s = mem_zalloc(1, sizeof(*s), e);
 
@@ -197,7 +225,7 @@ struct package_source *package_source_open(const struct package *p,
     if (!s->docs)
         goto fail;
     for (size_t i = 0; i < package_files(p); i++)
-        if (add_file(s, package_file(p, i), e))
+        if (add_file(s, package_file(p, i), c, e))
             goto fail;
     return s;
 fail:
@@ -226,6 +254,26 @@ int package_source_bits(const struct package_source *s)
     return s->bits;
 }
 
+size_t package_source_count(const struct package_source *s)
+{
+    return s->n;
+}
+
+void package_source_at(const struct package_source *s, size_t i,
+                       struct source_piece *out)
+{
+    const struct piece *p = &s->pieces[i];
+
+    *out = (struct source_piece){ .tensor = p->tensor,
+                                  .name = p->name,
+                                  .row = p->row,
+                                  .rows = p->rows,
+                                  .cols = p->cols,
+                                  .scale_exp = p->scale_exp,
+                                  .bits = p->values ? 16 : p->bits,
+                                  .groups = p->values ? 1 : p->groups };
+}
+
 /* ---- decoding ---- */
 
 #define PIECE_ELEMS 4096
@@ -241,6 +289,18 @@ static int decode_plain(const struct piece *p, uint64_t first, size_t n,
     return 0;
 }
 
+static int read_table(const struct piece *p, uint64_t group, float *dst,
+                      struct err *e)
+{
+    f16_t half[256];
+    size_t k = (size_t)1 << p->bits;
+
+    if (const_read(p->tables, 2 * k * group, half, 2 * k, e))
+        return -1;
+    num_f16_to_f32(dst, half, k);
+    return 0;
+}
+
 /* One table serves the elements of one group of rows. */
 static int decode_lut(const struct piece *p, uint64_t first, size_t n,
                       float *dst, struct err *e)
@@ -248,8 +308,7 @@ static int decode_lut(const struct piece *p, uint64_t first, size_t n,
     unsigned char packed[PIECE_ELEMS + 8];
     uint8_t idx[PIECE_ELEMS];
     float table[256];
-    f16_t half[256];
-    size_t k = (size_t)1 << p->bits, lead = (size_t)(first % 8);
+    size_t lead = (size_t)(first % 8);
     uint64_t per = p->rows / p->groups * p->cols, loaded = UINT64_MAX;
     /* Eight elements take whole bytes at any width. */
     uint64_t begin = (first - lead) / 8 * (uint64_t)p->bits;
@@ -262,9 +321,8 @@ static int decode_lut(const struct piece *p, uint64_t first, size_t n,
         uint64_t g = (first + i) / per;
 
         if (g != loaded) {
-            if (const_read(p->tables, 2 * k * g, half, 2 * k, e))
+            if (read_table(p, g, table, e))
                 return -1;
-            num_f16_to_f32(table, half, k);
             loaded = g;
         }
         dst[i] = table[idx[i]];
@@ -272,8 +330,9 @@ static int decode_lut(const struct piece *p, uint64_t first, size_t n,
     return 0;
 }
 
-static int decode(const struct piece *p, uint64_t first, uint64_t n, float *dst,
-                  struct err *e)
+/* As the constant holds them. */
+static int held(const struct piece *p, uint64_t first, uint64_t n, float *dst,
+                struct err *e)
 {
     while (n) {
         size_t m = n < PIECE_ELEMS - 8 ? (size_t)n : PIECE_ELEMS - 8;
@@ -281,14 +340,39 @@ static int decode(const struct piece *p, uint64_t first, uint64_t n, float *dst,
         if (p->values ? decode_plain(p, first, m, dst, e)
                       : decode_lut(p, first, m, dst, e))
             return -1;
-        if (p->scale_exp)
-            for (size_t i = 0; i < m; i++)
-                dst[i] = ldexpf(dst[i], -p->scale_exp);
         first += m;
         dst += m;
         n -= m;
     }
     return 0;
+}
+
+/* As the checkpoint has them. */
+static int decode(const struct piece *p, uint64_t first, uint64_t n, float *dst,
+                  struct err *e)
+{
+    if (held(p, first, n, dst, e))
+        return -1;
+    for (uint64_t i = 0; p->scale_exp && i < n; i++)
+        dst[i] = ldexpf(dst[i], -p->scale_exp);
+    return 0;
+}
+
+int package_source_values(const struct package_source *s, size_t i,
+                          uint64_t first, uint64_t n, float *dst, struct err *e)
+{
+    const struct piece *p = &s->pieces[i];
+
+    return held(p, first, n, dst, e) ? err_in(e, "constant '%s'", p->name) : 0;
+}
+
+int package_source_table(const struct package_source *s, size_t i,
+                         uint64_t group, float *dst, struct err *e)
+{
+    const struct piece *p = &s->pieces[i];
+
+    return read_table(p, group, dst, e) ? err_in(e, "constant '%s'", p->name)
+                                        : 0;
 }
 
 /* The piece that holds row `row` of a tensor. */

@@ -9,12 +9,34 @@
 #include "models/checkpoint.h"
 
 struct package_source;
-/* Uses the package's own list of sources (user metadata of each file). A
- * package without one: ERR_UNSUPPORTED. `p` must outlive the result. */
+/* Uses the package's own list of sources (user metadata of each file), every
+ * entry of which must fit the checkpoint's tensor of that name. A package
+ * without one: ERR_UNSUPPORTED. `p` must outlive the result. */
 struct package_source *package_source_open(const struct package *p,
+                                           const struct ckpt *c,
                                            struct err *e) ATTR_MUST_USE;
 void package_source_close(struct package_source *s);
 struct tensor_source package_source_tensors(const struct package_source *s);
+/* What one constant holds: rows [row, row + rows) of a checkpoint tensor, in
+ * groups of rows with one table each if it is palettized. */
+struct source_piece {
+    const char *tensor, *name; /* of the checkpoint, of the program */
+    uint64_t row, rows, cols;
+    int scale_exp; /* the constant holds value * 2^scale_exp */
+    int bits;      /* 16: plain fp16 */
+    uint64_t groups;
+};
+size_t package_source_count(const struct package_source *s);
+void package_source_at(const struct package_source *s, size_t i,
+                       struct source_piece *out);
+/* Elements [first, first + n) of piece i as the constant holds them, and the
+ * 2^bits entries of one of its tables. Thread-safe. */
+int package_source_values(const struct package_source *s, size_t i,
+                          uint64_t first, uint64_t n, float *dst,
+                          struct err *e) ATTR_MUST_USE;
+int package_source_table(const struct package_source *s, size_t i,
+                         uint64_t group, float *dst,
+                         struct err *e) ATTR_MUST_USE;
 /* 1 if any constant is palettized. */
 int package_source_compressed(const struct package_source *s);
 /* Narrowest width among palettized matrices; 16 if none. */
