@@ -361,6 +361,7 @@ AVX2 static inline __m256 tanh8(__m256 x)
     q = _mm256_fmadd_ps(q, u, _mm256_set1_ps(KERN_TANH_Q1));
     q = _mm256_fmadd_ps(q, u, _mm256_set1_ps(KERN_TANH_Q0));
     small = _mm256_fmadd_ps(_mm256_mul_ps(q, u), x, x);
+    small = _mm256_or_ps(small, _mm256_and_ps(sign, x)); /* keeps -0 */
     y = _mm256_add_ps(exp8(_mm256_add_ps(a, a)), one);
     y = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2.0f), y));
     y = _mm256_or_ps(y, _mm256_and_ps(sign, x));

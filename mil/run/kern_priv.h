@@ -157,7 +157,7 @@ static inline float kern_tanh1(float x)
         q = fmaf(q, u, KERN_TANH_Q2);
         q = fmaf(q, u, KERN_TANH_Q1);
         q = fmaf(q, u, KERN_TANH_Q0);
-        return fmaf(q * u, x, x);
+        return copysignf(fmaf(q * u, x, x), x); /* keeps -0 */
     }
     y = 1.0f - 2.0f / (kern_exp1(a + a) + 1.0f);
     return x < 0.0f ? -y : y;
