@@ -562,6 +562,50 @@ Test(codec, constexpr_parameters)
     mil_program_free(p);
 }
 
+/* A model of the CoreML7 opset: affine dequantization with one zero for four
+ * scales on axis -1, and a 2-bit table. */
+Test(codec, older_forms)
+{
+    struct err e = ERR_INIT;
+    struct buf b = BUF_INIT;
+    struct mil_program *p;
+    const struct mil_function *f;
+    struct mil_type scale =
+        mil_type_make(MIL_F16, 2, (const int64_t[]){ 1, 4 });
+    struct mil_type idx = mil_type_make(MIL_U2, 2, (const int64_t[]){ 2, 4 });
+    struct mil_type lut =
+        mil_type_make(MIL_F16, 4, (const int64_t[]){ 1, 1, 4, 1 });
+    const struct mil_const *zero;
+    int64_t i;
+
+    ts_read(&b, ANEMLL_SOURCE_DIR "/tests/fuzz/corpus/fuzz_package/"
+                                  "older_forms");
+    p = decode(&b, false, &e);
+    cr_assert_not_null(p, "%s", e.text);
+    cr_assert_eq(mil_validate(p, &e), 0, "%s", e.text);
+    f = p->functions[0];
+    cr_assert_str_eq(f->opset, "CoreML8");
+    cr_assert_eq(f->ops[0].code, MIL_OP_constexpr_blockwise_shift_scale);
+    cr_assert(mil_type_equal(&mil_arg_const(f, &f->ops[0], 1)->type, &scale));
+    zero = mil_arg_const(f, &f->ops[0], 2);
+    cr_assert_eq(zero->type.dtype, MIL_I8);
+    cr_assert_eq(mil_type_elems(&zero->type), 4);
+    for (i = 0; i < 4; i++)
+        cr_assert_eq(mil_const_int(zero, i), 'a');
+    cr_assert_eq(f->ops[1].code, MIL_OP_constexpr_lut_to_dense);
+    cr_assert(mil_type_equal(&mil_arg_const(f, &f->ops[1], 0)->type, &idx));
+    cr_assert(mil_type_equal(&mil_arg_const(f, &f->ops[1], 1)->type, &lut));
+    mil_program_free(p);
+    p = decode(&b, true, &e);
+    cr_assert_not_null(p, "%s", e.text);
+    cr_assert_str_eq(p->functions[0]->opset, "CoreML7");
+    cr_assert_str_eq(mil_op_type(&p->functions[0]->ops[0]),
+                     "constexpr_affine_dequantize");
+    cr_assert(p->functions[0]->ops[0].foreign->args[0].attribute);
+    mil_program_free(p);
+    buf_release(&b);
+}
+
 static void relu(struct made *mk)
 {
     bind_name(mk, op_of(mk, "relu", "y", "y"), "x", "x");
@@ -595,11 +639,10 @@ Test(codec, unknown_fields_and_attributes_are_skipped)
     mil_program_free(p);
 }
 
-Test(codec, programs_that_are_refused)
+Test(codec, operations_that_are_refused)
 {
     struct made mk;
     Pb__Operation *o;
-    Pb__NamedValueType *nv;
 
     begin(&mk);
     o = op_of(&mk, "lstm", "cell", "y");
@@ -620,6 +663,12 @@ Test(codec, programs_that_are_refused)
     o->blocks = room(&mk, 8);
     o->blocks[0] = MAKE(&mk, block);
     refuse(&mk, "control flow ('add')");
+}
+
+Test(codec, arguments_that_are_refused)
+{
+    struct made mk;
+    Pb__Operation *o;
 
     begin(&mk);
     bind_name(&mk, op_of(&mk, "relu", "y", "y"), "x", "later");
@@ -657,6 +706,12 @@ Test(codec, programs_that_are_refused)
     o = op_of(&mk, "relu", "y", "y");
     bind(&mk, o, "x");
     refuse(&mk, "parameter 'x': an empty binding");
+}
+
+Test(codec, models_that_are_refused)
+{
+    struct made mk;
+    Pb__NamedValueType *nv;
 
     begin(&mk);
     relu(&mk);
