@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     FUZZ_CHECK(m.context_length > 0 && m.batch_size > 0);
-    FUZZ_CHECK(m.num_chunks > 0 && m.num_chunks <= 99);
+    FUZZ_CHECK(m.num_chunks >= 0 && m.num_chunks <= 99);
     FUZZ_CHECK(memchr(m.prefix, 0, sizeof(m.prefix)));
     return 0;
 }

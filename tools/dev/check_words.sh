@@ -84,6 +84,7 @@ END { exit failed }
 # Written so that this file does not match itself.
 words='(^|[^A-Za-z0-9_.])/wor[k]/|/tmp/b[-]|/roo[t]/|/hom[e]/[a-z]'
 words="$words|shared/(spe[c]|seed[s]|desig[n])"
+words="$words|(hazard[s]|mlprogra[m]|checkpoint[s]|palettizatio[n]|anem[l]l|styl[e]|desig[n])[.]md"
 words="$words|c[l]aude|a[n]thropic|chat[g]pt|cop[i]lot|sub[a]gent|lang[u]age model\$"
 words="$words|pypi[.]or[g]|pythonh[o]sted|deb[.]debi[a]n|regis[t]ry[.]npm"
 found=$(files | xargs grep -nIiE -e "$words" -- 2>/dev/null || true)
