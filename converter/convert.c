@@ -3,7 +3,6 @@
  * assets, one rename.
  */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "converter/assets.h"
@@ -37,34 +36,105 @@ static char *existing_parent(const char *path, struct err *e)
     return p;
 }
 
+/* An input file may lie under any of its names in the folder that goes. */
+static int check_inputs(const struct cv_job *j, struct err *e)
+{
+    char **names = NULL;
+    size_t n;
+    int rc = io_list(j->opt.model, &names, &n, e);
+
+    for (size_t i = 0; !rc && i < n; i++) {
+        char *path = io_join(j->opt.model, names[i], e);
+
+        if (!path)
+            rc = -1;
+        else if (io_contains(j->output, path) == 1)
+            rc = err_set(e, ERR_USAGE,
+                         "the output '%s' holds the model's file '%s'",
+                         j->output, path);
+        mem_free(path);
+    }
+    io_list_free(names, n);
+    if (!rc && j->opt.tokens && io_contains(j->output, j->opt.tokens) == 1)
+        rc = err_set(e, ERR_USAGE, "the output '%s' holds the input file '%s'",
+                     j->output, j->opt.tokens);
+    return rc;
+}
+
 /* The output may not be the model, lie inside it, or hold it or one of its
- * shards: whatever the names, by device and inode. */
+ * files: whatever the names, by device and inode. */
 static int check_apart(const struct cv_job *j, const char *parent,
                        struct err *e)
 {
     const char *model = j->opt.model;
 
-    if (io_contains(model, j->output) == 1 || io_contains(model, parent) == 1)
-        return err_set(e, ERR_USAGE,
-                       "the output '%s' lies inside the model folder '%s'",
-                       j->output, model);
     if (io_contains(j->output, model) == 1)
         return err_set(e, ERR_USAGE,
                        "the output '%s' is or holds the model folder '%s'",
+                       j->output, model);
+    if (io_contains(model, j->output) == 1 || io_contains(model, parent) == 1)
+        return err_set(e, ERR_USAGE,
+                       "the output '%s' lies inside the model folder '%s'",
                        j->output, model);
     for (size_t i = 0; i < st_shard_count(j->ckpt.st); i++)
         if (io_contains(j->output, st_shard_path(j->ckpt.st, (int)i)) == 1)
             return err_set(e, ERR_USAGE,
                            "the output '%s' holds the model's file '%s'",
                            j->output, st_shard_path(j->ckpt.st, (int)i));
-    return 0;
+    return check_inputs(j, e);
+}
+
+static bool package_name(const char *name)
+{
+    static const char *const ends[] = { ".mlpackage", ".mlmodelc" };
+    size_t n = strlen(name);
+
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        if (n > strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i]))
+            return true;
+    return !strcmp(name, "meta.yaml") || !strcmp(name, "gate.json") ||
+           assets_name(name);
+}
+
+/* What --force would remove: a package that this program wrote, and nothing
+ * that somebody put there since. */
+static int check_ours(const struct cv_job *j, struct err *e)
+{
+    struct meta m;
+    struct err probe = ERR_INIT;
+    char **names;
+    size_t n;
+    int rc;
+
+    if (!io_is_dir(j->output))
+        return err_set(e, ERR_USAGE,
+                       "'%s' exists and is no folder; --force replaces "
+                       "packages only",
+                       j->output);
+    if (meta_read(j->output, &m, &probe))
+        return err_set(e, ERR_USAGE,
+                       "'%s' exists and is no package (%s); --force replaces "
+                       "packages only",
+                       j->output, probe.text);
+    if (!m.ours)
+        return err_set(e, ERR_USAGE,
+                       "'%s' is a package of another program (its meta.yaml "
+                       "does not end with our line); --force does not replace "
+                       "it",
+                       j->output);
+    rc = io_list(j->output, &names, &n, e);
+    for (size_t i = 0; !rc && i < n; i++)
+        if (!package_name(names[i]))
+            rc = err_set(e, ERR_USAGE,
+                         "'%s' holds '%s', which is no part of a package; "
+                         "--force does not remove it",
+                         j->output, names[i]);
+    io_list_free(names, n);
+    return rc;
 }
 
 static int check_output(const struct cv_job *j, struct err *e)
 {
-    struct meta m;
-    struct err probe = ERR_INIT;
-
     if (!io_exists(j->output))
         return 0;
     if (!j->opt.force)
@@ -72,13 +142,7 @@ static int check_output(const struct cv_job *j, struct err *e)
                        "'%s' exists; choose another -o or pass --force to "
                        "replace it",
                        j->output);
-    if (!io_is_dir(j->output) || meta_read(j->output, &m, &probe))
-        return err_set(e, ERR_USAGE,
-                       "'%s' exists and is no package (%s); --force replaces "
-                       "packages only",
-                       j->output,
-                       probe.code ? probe.text : "it is not a folder");
-    return 0;
+    return check_ours(j, e);
 }
 
 static int check_space(const struct cv_job *j, const char *parent,
@@ -99,17 +163,32 @@ static int check_space(const struct cv_job *j, const char *parent,
                    a, need, j->output, b, have);
 }
 
-static int preflight(const struct cv_job *j, const struct assets *a,
-                     struct err *e)
+/* gate.json, and what file systems take for folders and ends of blocks. */
+#define SPACE_SLACK 1000000
+
+static int preflight(const struct cv_job *j, struct err *e)
 {
     char *parent = existing_parent(j->output, e);
     int rc = -1;
 
     if (parent && !check_apart(j, parent, e) && !check_output(j, e) &&
-        !check_space(j, parent, j->disk_bytes + assets_bytes(a), e))
+        !check_space(j, parent, j->disk_bytes + SPACE_SLACK, e))
         rc = 0;
     mem_free(parent);
     return rc;
+}
+
+/* The parents of the output may only now exist, and lead anywhere. */
+static int begin_stage(const struct cv_job *j, struct io_stage *stage,
+                       struct err *e)
+{
+    if (io_stage_begin(stage, j->output, j->opt.force, e))
+        return -1;
+    if (io_contains(j->opt.model, stage->dir) == 1)
+        return err_set(e, ERR_USAGE,
+                       "the output '%s' lies inside the model folder '%s'",
+                       j->output, j->opt.model);
+    return 0;
 }
 
 /* ---- the work ---- */
@@ -131,7 +210,8 @@ static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
     if (cv_build_part(j, part, &prog, e))
         return -1;
     path = mem_printf(e, "%s/%s.mlpackage", dir, part->name);
-    if (path && !pkg_write(path, prog.program, &po, &w, e)) {
+    if (path && !pkg_write(path, prog.program, &po, &w, e) &&
+        !cv_program_check(path, part, e)) {
         part->written_weights = w.weights_bytes;
         part->written_model = w.model_bytes;
         cv_program_error(&prog, part);
@@ -183,22 +263,30 @@ static int write_all(struct cv_job *j, const struct assets *a, const char *dir,
     return 0;
 }
 
+/* Interrupted, or the model is not what was read any more? */
+static int still_valid(const struct cv_job *j, struct err *e)
+{
+    if (log_cancelled(j->opt.log))
+        return err_set(e, ERR_CANCELLED, "interrupted");
+    return st_unchanged(j->ckpt.st, e);
+}
+
 int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
 {
     struct io_stage stage = IO_STAGE_INIT;
-    struct assets *a = assets_open(&j->ckpt, &j->notes, e);
+    struct assets *a = NULL;
     bool keep = true;
     int rc = -1;
 
-    if (!a || preflight(j, a, e) ||
-        io_stage_begin(&stage, j->output, j->opt.force, e) ||
+    if (preflight(j, e) || !(a = assets_open(&j->ckpt, &j->notes, e)) ||
+        buf_ok(&j->notes, e) || begin_stage(j, &stage, e) ||
         write_all(j, a, stage.dir, e))
         goto out;
+    assets_close(a); /* the gate needs the memory */
+    a = NULL;
     if (v && v->run(v->cookie, stage.dir, &keep, e))
         goto out;
-    if (log_cancelled(j->opt.log))
-        err_set(e, ERR_CANCELLED, "interrupted");
-    else
+    if (!still_valid(j, e))
         rc = keep ? io_stage_commit(&stage, e) : 0;
 out:
     io_stage_release(&stage);

@@ -36,6 +36,7 @@ struct cv_options {
     bool strict;          /* refuse fallbacks */
     bool force;           /* replace an existing package of ours */
     bool tie;             /* tie although the config does not */
+    const char *tokens;   /* a further input file: never replaced. NULL: none */
     const struct log *log;
     struct par *par;
 };
@@ -49,9 +50,11 @@ struct cv_part {
     int64_t first_layer, n_layers;
     char name[160]; /* "qwen_FFN_PF_lut6_chunk_01of02" */
     struct cv_lut lut;
-    uint64_t weight_bytes; /* blobs as they will be written */
-    uint64_t weights;      /* elements of palettizable matrices */
+    uint64_t weight_bytes; /* weight file, as it will be written */
+    uint64_t model_bytes;  /* program message, within 1 % */
+    uint64_t weights;      /* elements of the matrices to palettize */
     uint64_t largest_blob;
+    int64_t largest_axis; /* of any constant */
     /* After conversion, read back from what was written: */
     uint64_t written_weights, written_model;
     double sse, sum_sq;        /* palettization error */

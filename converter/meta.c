@@ -9,6 +9,7 @@
 #include <yaml.h>
 
 #include "converter/base/num.h"
+#include "converter/meta_priv.h"
 
 /* The emitter with a sticky error: libyaml copies all strings. */
 struct out {
@@ -49,16 +50,16 @@ static void scalar(struct out *o, const char *s, yaml_scalar_style_t style)
 
 /* Words and shapes that YAML 1.1 or 1.2 reads as something else than the
  * string: these are quoted, all other text stays plain, since ANEMLL's shell
- * reader takes quotes as part of the value. */
-static bool plain_is_string(const char *s)
+ * reader takes quotes as part of the value. Whatever begins with a digit or a
+ * sign counts as a number. */
+bool meta_plain(const char *s)
 {
-    static const char *const words[] = { "y",    "n",     "yes",  "no",
-                                         "true", "false", "on",   "off",
-                                         "null", "~",     ".inf", ".nan" };
+    static const char *const words[] = { "y",     "n",  "yes", "no",  "true",
+                                         "false", "on", "off", "null" };
     char low[16] = "";
     size_t n = strlen(s);
 
-    if (!n || strchr(" -?:,[]{}#&*!|>'\"%@`=<.+", s[0]) || s[n - 1] == ' ' ||
+    if (!n || strchr(" -?:,[]{}#&*!|>'\"%@`=<.+~", s[0]) || s[n - 1] == ' ' ||
         s[n - 1] == ':' || strstr(s, ": ") || strstr(s, " #") ||
         (s[0] >= '0' && s[0] <= '9'))
         return false;
@@ -76,8 +77,8 @@ static bool plain_is_string(const char *s)
 static void text(struct out *o, const char *s)
 {
     scalar(o, s,
-           plain_is_string(s) ? YAML_PLAIN_SCALAR_STYLE
-                              : YAML_DOUBLE_QUOTED_SCALAR_STYLE);
+           meta_plain(s) ? YAML_PLAIN_SCALAR_STYLE
+                         : YAML_DOUBLE_QUOTED_SCALAR_STYLE);
 }
 
 static void plain(struct out *o, const char *s)
@@ -93,12 +94,18 @@ static void integer(struct out *o, int64_t v)
     plain(o, t);
 }
 
+/* With a point, always: without one YAML 1.1 reads 1e-05 as a string, and 1
+ * as an integer, which typed readers do not take for a float. */
 static void number(struct out *o, double v)
 {
-    char t[NUM_TEXT_MAX];
+    char t[NUM_TEXT_MAX], with[NUM_TEXT_MAX + 2];
+    size_t n;
 
     num_text(t, v);
-    plain(o, t);
+    n = strcspn(t, "e");
+    snprintf(with, sizeof(with), "%.*s%s%s", (int)n, t,
+             strchr(t, '.') ? "" : ".0", t + n);
+    plain(o, with);
 }
 
 static void begin(struct out *o, bool map, bool flow)
@@ -302,7 +309,7 @@ int meta_text(const struct cv_job *j, const struct assets *a, struct buf *out,
     emit(&o, &ev);
     yaml_emitter_flush(&o.em);
     yaml_emitter_delete(&o.em);
-    buf_printf(out, "# written by anemll-convert %s\n", ANEMLL_VERSION);
+    buf_printf(out, META_SIGNATURE " %s\n", ANEMLL_VERSION);
     if (o.failed)
         return err_set(e, ERR_NOMEM, "meta.yaml could not be composed");
     return buf_ok(out, e);

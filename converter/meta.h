@@ -13,6 +13,9 @@
 int meta_text(const struct cv_job *j, const struct assets *a, struct buf *out,
               struct err *e) ATTR_MUST_USE;
 
+/* Whether YAML 1.1 and 1.2 both read the unquoted word as this very string. */
+bool meta_plain(const char *s);
+
 /* What a runtime needs to know of a package. */
 struct meta {
     char name[160], architecture[64], version[32], prefix[64];
@@ -21,10 +24,13 @@ struct meta {
     int lut_embeddings, lut_ffn, lut_lmhead;     /* 0: none */
     bool prefill_last_token_output, recurrent_state;
     char embeddings[192], ffn[192], lm_head[192]; /* file names as written */
+    bool ours; /* meta_text wrote it: its last line says so */
 };
-/* Reads DIR/meta.yaml; hostile input. Missing required keys are errors. */
+/* Reads DIR/meta.yaml; hostile input. Missing required keys are errors. Keys
+ * are looked for once each: aliases and cycles cost nothing. */
 int meta_read(const char *dir, struct meta *m, struct err *e) ATTR_MUST_USE;
-/* Path of a part as .mlpackage in DIR: kind and 1-based chunk. */
+/* Path of a part as .mlpackage in DIR: kind and 1-based chunk. By the keys
+ * of meta.yaml, else the one file whose name fits. */
 char *meta_part_path(const char *dir, const struct meta *m, enum cv_kind kind,
                      int chunk, struct err *e) ATTR_MUST_USE;
 

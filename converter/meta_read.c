@@ -10,6 +10,7 @@
 #include "converter/base/io.h"
 #include "converter/base/num.h"
 #include "converter/meta.h"
+#include "converter/meta_priv.h"
 
 #define META_MAX_BYTES 1000000
 
@@ -82,15 +83,25 @@ static int get_int(yaml_document_t *d, yaml_node_t *map, const char *key,
     return 0;
 }
 
+static bool is_one_of(const char *s, const char *const *words)
+{
+    for (; *words; words++)
+        if (!strcmp(s, *words))
+            return true;
+    return false;
+}
+
+/* Bits, or one of the words for none. */
 static int get_bits(yaml_document_t *d, yaml_node_t *map, const char *key,
                     int *out, struct err *e)
 {
+    static const char *const none[] = { "", "none", "None", "null", "~", NULL };
     char t[32] = "";
     int64_t v = 0;
 
     if (get_text(d, map, key, t, sizeof(t), e))
         return -1;
-    if (t[0] && strcmp(t, "none") &&
+    if (!is_one_of(t, none) &&
         (!num_parse_i64(t, strlen(t), &v) || v < 1 || v > 8))
         return err_set(e, ERR_INPUT, "'%s' is '%s', 1 to 8 or none are allowed",
                        key, t);
@@ -101,14 +112,16 @@ static int get_bits(yaml_document_t *d, yaml_node_t *map, const char *key,
 static int get_flag(yaml_document_t *d, yaml_node_t *map, const char *key,
                     bool *out, struct err *e)
 {
+    static const char *const yes[] = { "true", "True", "TRUE", NULL };
+    static const char *const no[] = { "", "false", "False", "FALSE", NULL };
     char t[32] = "";
 
     if (get_text(d, map, key, t, sizeof(t), e))
         return -1;
-    if (t[0] && strcmp(t, "true") && strcmp(t, "false"))
+    *out = is_one_of(t, yes);
+    if (!*out && !is_one_of(t, no))
         return err_set(e, ERR_INPUT, "'%s' is '%s', true and false are allowed",
                        key, t);
-    *out = !strcmp(t, "true");
     return 0;
 }
 
@@ -166,25 +179,54 @@ static int fill(yaml_document_t *d, yaml_node_t *root, struct meta *m,
                : 0;
 }
 
+static int load(yaml_parser_t *parser, yaml_document_t *doc, struct err *e)
+{
+    if (yaml_parser_load(parser, doc))
+        return 0;
+    if (parser->error == YAML_MEMORY_ERROR)
+        return err_set(e, ERR_NOMEM, "no memory for the YAML document");
+    /* Encoding errors have an offset and no mark. */
+    if (parser->error == YAML_READER_ERROR)
+        return err_set(e, ERR_INPUT, "byte %zu: %s", parser->problem_offset,
+                       parser->problem ? parser->problem : "no YAML");
+    return err_set(e, ERR_INPUT, "line %zu, column %zu: %s",
+                   parser->problem_mark.line + 1,
+                   parser->problem_mark.column + 1,
+                   parser->problem ? parser->problem : "no YAML");
+}
+
+static int read_document(yaml_parser_t *parser, struct meta *m, struct err *e)
+{
+    yaml_document_t doc;
+    yaml_node_t *root;
+    bool more;
+    int rc;
+
+    if (load(parser, &doc, e))
+        return -1;
+    rc = fill(&doc, yaml_document_get_root_node(&doc), m, e);
+    yaml_document_delete(&doc);
+    if (rc || load(parser, &doc, e))
+        return -1;
+    root = yaml_document_get_root_node(&doc);
+    more = root != NULL;
+    yaml_document_delete(&doc);
+    return more ? err_set(e, ERR_INPUT, "it holds more than one YAML document")
+                : 0;
+}
+
 static int parse(const struct buf *text, struct meta *m, struct err *e)
 {
     yaml_parser_t parser;
-    yaml_document_t doc;
-    int rc = -1;
+    int rc;
 
     if (!yaml_parser_initialize(&parser))
         return err_set(e, ERR_NOMEM, "no memory for the YAML parser");
     yaml_parser_set_input_string(&parser, (const unsigned char *)buf_text(text),
                                  text->len);
-    if (!yaml_parser_load(&parser, &doc)) {
-        err_set(e, ERR_INPUT, "line %zu, column %zu: %s",
-                parser.problem_mark.line + 1, parser.problem_mark.column + 1,
-                parser.problem ? parser.problem : "no YAML");
-    } else {
-        rc = fill(&doc, yaml_document_get_root_node(&doc), m, e);
-        yaml_document_delete(&doc);
-    }
+    rc = read_document(&parser, m, e);
     yaml_parser_delete(&parser);
+    m->ours = strstr(buf_text(text), "\n" META_SIGNATURE " ") != NULL;
     return rc;
 }
 
@@ -221,7 +263,7 @@ static int chunk_number(const char *name, bool total)
     const char *p = strstr(name, "_chunk_");
     int a, b;
 
-    if (!p || strlen(p) < 13 || strncmp(p + 9, "of", 2))
+    if (!p || strlen(p) < 13 || strncmp(p + 9, "of", 2) != 0)
         return 0;
     a = two_digits(p + 7);
     b = two_digits(p + 11);
@@ -269,31 +311,42 @@ static char *scan(const char *dir, enum cv_kind kind, int chunk, struct err *e)
     return path;
 }
 
-/* The key's name with its extension replaced and, for chunks, its number. */
-static char *from_key(const char *dir, const char *key, enum cv_kind kind,
-                      int chunk, struct err *e)
+/* The name in a key without its extension. */
+static void stem_of(const char *key, char out[224])
 {
-    char name[224];
+    static const char *const ends[] = { ".mlmodelc", ".mlpackage" };
     size_t n;
-    char *p;
 
-    snprintf(name, sizeof(name), "%s", key);
-    n = strlen(name);
-    if (n > 9 && !strcmp(name + n - 9, ".mlmodelc"))
-        n -= 9;
-    else if (n > 10 && !strcmp(name + n - 10, ".mlpackage"))
-        n -= 10;
-    name[n] = '\0';
-    p = strstr(name, "_chunk_");
-    if (kind == CV_CHUNK && (!p || strlen(p) < 9))
-        return err_set(e, ERR_INPUT, "'ffn' is '%s', which names no chunk",
-                       key),
-               NULL;
-    if (kind == CV_CHUNK) {
-        p[7] = (char)('0' + chunk / 10 % 10);
-        p[8] = (char)('0' + chunk % 10);
+    snprintf(out, 224, "%s", key);
+    n = strlen(out);
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        size_t k = strlen(ends[i]);
+
+        if (n > k && !strcmp(out + n - k, ends[i])) {
+            out[n - k] = '\0';
+            return;
+        }
     }
-    return mem_printf(e, "%s/%s.mlpackage", dir, name);
+}
+
+/* The key names the first chunk; a name without a number is that of all. */
+static char *chunk_path(const char *dir, const struct meta *m, const char *stem,
+                        int chunk, struct err *e)
+{
+    const char *p = strstr(stem, "_chunk_");
+    int total = m->num_chunks ? (int)m->num_chunks : 1;
+
+    if (!p)
+        return mem_printf(e, "%s/%s_chunk_%02dof%02d.mlpackage", dir, stem,
+                          chunk, total);
+    if (chunk_number(stem, true) != total || strlen(p) != 13) {
+        err_set(e, ERR_INPUT,
+                "'ffn' is '%s', which names no chunk of %d (_chunk_01of%02d)",
+                m->ffn, total, total);
+        return NULL;
+    }
+    return mem_printf(e, "%s/%.*s_chunk_%02dof%02d.mlpackage", dir,
+                      (int)(p - stem), stem, chunk, total);
 }
 
 char *meta_part_path(const char *dir, const struct meta *m, enum cv_kind kind,
@@ -302,7 +355,12 @@ char *meta_part_path(const char *dir, const struct meta *m, enum cv_kind kind,
     const char *key = kind == CV_EMBEDDINGS ? m->embeddings
                       : kind == CV_HEAD     ? m->lm_head
                                             : m->ffn;
+    char stem[224];
 
-    return key[0] ? from_key(dir, key, kind, chunk, e)
-                  : scan(dir, kind, chunk, e);
+    if (!key[0])
+        return scan(dir, kind, chunk, e);
+    stem_of(key, stem);
+    if (kind == CV_CHUNK)
+        return chunk_path(dir, m, stem, chunk, e);
+    return mem_printf(e, "%s/%s.mlpackage", dir, stem);
 }

@@ -4,78 +4,102 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "converter/assets.h"
 #include "converter/base/io.h"
 #include "converter/base/num.h"
 #include "converter/converter.h"
+#include "converter/meta.h"
 #include "converter/program_priv.h"
 #include "models/weights.h"
 
 /* Published limits of devices and compilers, with what they are known from:
  * files above 1 GB fail on iPhones (reports), weights of 2^31 bytes fail at
- * load (reports), axes above 16384 are refused by A13 to A15 (reports). */
+ * load (reports), axes above 16384 are refused by A13 to A15, above 65536 by
+ * later chips (reports). */
 #define PHONE_FILE_BYTES 1000000000u
 #define BLOB_LIMIT ((uint64_t)1 << 31)
 #define AXIS_LIMIT 16384
+#define AXIS_LATER 65536
+
+/* Files beside the parts' messages and weights. */
+#define MANIFEST_BYTES 620
+#define META_BYTES 1500
 
 /* ---- names ---- */
+
+/* Characters of a model's name in that of its package: with both ends it
+ * stays below what meta.yaml's readers and file systems take. */
+#define NAME_MAX_CHARS 100
+
+static bool is_word(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
+           (c >= 'a' && c <= 'z');
+}
+
+/* "--" becomes "-", other characters than letters, digits and "-._" become
+ * "_"; what is left out of a long name is its end. */
+static void clean_name(char *name)
+{
+    char *q = name;
+
+    for (const char *p = name; *p && q - name < NAME_MAX_CHARS; p++)
+        if (p[0] != '-' || p[1] != '-')
+            *q++ = is_word(*p) || strchr("-._", *p) ? *p : '_';
+    *q = '\0';
+}
 
 /* The name that a checkpoint goes by: its folder, or the repository of a hub
  * cache ("models--Qwen--Qwen3-0.6B/snapshots/<hash>"). */
 static char *model_name(const char *dir, struct err *e)
 {
-    char *real = realpath(dir, NULL), *name, *snap;
+    char *real = io_realpath(dir, e), *snap, *name;
     const char *base;
 
-    if (!real) {
-        err_set(e, ERR_INPUT, "no such directory: '%s'", dir);
+    if (!real)
         return NULL;
-    }
     base = io_basename(real);
     snap = strstr(real, "/snapshots/");
-    if (snap && !strchr(snap + 11, '/')) {
+    if (snap && !strchr(snap + strlen("/snapshots/"), '/')) {
         *snap = '\0';
         base = io_basename(real);
         if (!strncmp(base, "models--", 8))
             base += 8;
     }
     name = mem_strdup(*base ? base : "model", e);
-    free(real);
-    if (!name)
-        return NULL;
-    for (char *p = name, *q = name;; p++) { /* "--" to "-", odd ones to "_" */
-        if (p[0] == '-' && p[1] == '-')
-            continue;
-        if (*p && !strchr("-._", *p) && !(*p >= '0' && *p <= '9') &&
-            !(*p >= 'A' && *p <= 'Z') && !(*p >= 'a' && *p <= 'z'))
-            *q++ = '_';
-        else
-            *q++ = *p;
-        if (!*p)
-            break;
-    }
+    mem_free(real);
+    if (name)
+        clean_name(name);
     return name;
 }
 
-static int check_prefix(const char *p, struct err *e)
+/* The prefix begins every file name and stands in meta.yaml, where ANEMLL's
+ * readers take it apart: no quotes, no dots, none of their own marks. */
+static int check_prefix(const struct cv_job *j, struct err *e)
 {
+    const char *p = j->prefix;
     size_t n = strlen(p);
 
     for (size_t i = 0; i < n; i++)
-        if (!(p[i] >= '0' && p[i] <= '9') && !(p[i] >= 'A' && p[i] <= 'Z') &&
-            !(p[i] >= 'a' && p[i] <= 'z') && p[i] != '_' && p[i] != '-')
+        if (!is_word(p[i]) && p[i] != '_' && p[i] != '-')
             n = 0;
-    if (!n || n > 48 || (p[0] >= '0' && p[0] <= '9') || p[0] == '-' ||
-        !strcmp(p, "no") || !strcmp(p, "null") || !strcmp(p, "on") ||
-        !strcmp(p, "off") || !strcmp(p, "yes") || !strcmp(p, "true") ||
-        !strcmp(p, "false") || !strcmp(p, "y") || !strcmp(p, "n"))
+    if (!n || n > 48 || !is_word(p[0]) || !meta_plain(p))
         return err_set(e, ERR_USAGE,
                        "--prefix '%s': up to 48 letters, digits, '_' and '-' "
                        "are allowed, starting with a letter, and no YAML word",
                        p);
+    if (strstr(p, "_chunk_") || strstr(p, "FFN"))
+        return err_set(e, ERR_USAGE,
+                       "--prefix '%s': runtimes look for FFN and _chunk_ in "
+                       "file names, so it may hold neither",
+                       p);
+    if (!strncmp(p, "gemma3", 6) && strncmp(j->ckpt.hp.arch->name, "gemma3", 6))
+        return err_set(e, ERR_USAGE,
+                       "--prefix '%s': runtimes treat prefixes that begin "
+                       "with gemma3 as sliding-window models, and %s is none",
+                       p, j->ckpt.hp.arch->name);
     return 0;
 }
 
@@ -92,7 +116,7 @@ static int name_job(struct cv_job *j, struct err *e)
     j->output = j->opt.output ? mem_strdup(j->opt.output, e)
                               : mem_printf(e, "./%s", j->name);
     j->prefix = j->opt.prefix ? j->opt.prefix : j->ckpt.hp.arch->prefix;
-    return j->output ? check_prefix(j->prefix, e) : -1;
+    return j->output ? check_prefix(j, e) : -1;
 }
 
 static void name_part(const struct cv_job *j, struct cv_part *p)
@@ -316,46 +340,65 @@ static void plan_states(struct cv_job *j)
     }
 }
 
-static void plan_limits(struct cv_job *j)
+static void part_limits(struct cv_job *j, const struct cv_part *p)
 {
-    for (size_t i = 0; i < j->n_parts; i++) {
-        const struct cv_part *p = &j->parts[i];
-
-        if (p->kind != CV_EMBEDDINGS && p->weight_bytes > PHONE_FILE_BYTES)
+    if (p->kind == CV_EMBEDDINGS) {
+        if (p->weight_bytes > PHONE_FILE_BYTES)
             buf_printf(&j->notes,
-                       "part '%s': %" PRIu64 " bytes of weights are above "
-                       "the 1 GB that iPhones load (reported); more chunks "
-                       "or fewer bits help\n",
+                       "part '%s': %" PRIu64 " bytes; token tables are read "
+                       "in place and load beyond 1 GB on a Mac (reported), "
+                       "iPhones are not known\n",
                        p->name, p->weight_bytes);
-        if (p->kind != CV_EMBEDDINGS && p->largest_blob >= BLOB_LIMIT)
-            buf_printf(&j->notes,
-                       "part '%s': a weight of %" PRIu64 " bytes is not "
-                       "below 2^31 and fails to load (reported)\n",
-                       p->name, p->largest_blob);
+        return;
     }
+    if (p->weight_bytes > PHONE_FILE_BYTES)
+        buf_printf(&j->notes,
+                   "part '%s': %" PRIu64 " bytes of weights are above the 1 "
+                   "GB that iPhones load (reported); more chunks or fewer "
+                   "bits help\n",
+                   p->name, p->weight_bytes);
+    if (p->largest_blob >= BLOB_LIMIT)
+        buf_printf(&j->notes,
+                   "part '%s': a weight of %" PRIu64 " bytes is not below "
+                   "2^31 and fails to load (reported)\n",
+                   p->name, p->largest_blob);
+    if (p->kind == CV_CHUNK && p->largest_axis > AXIS_LIMIT)
+        buf_printf(&j->notes,
+                   "part '%s': an axis of %" PRId64 " is above %d, which A13 "
+                   "to A15 chips refuse%s (reported)\n",
+                   p->name, p->largest_axis, AXIS_LIMIT,
+                   p->largest_axis > AXIS_LATER ? ", and above 65536, which "
+                                                  "later ones refuse too"
+                                                : "");
 }
 
-/* Program messages measured on converted models: about 170 bytes an op value;
- * a chunk has about 90 ops with constants per layer and function. */
-static uint64_t model_bytes(const struct cv_part *p)
+/* Peak of the conversion. The bound was measured, see docs. */
+static void plan_memory(struct cv_job *j)
 {
-    return p->kind == CV_CHUNK ? 20000 + 60000 * (uint64_t)p->n_layers : 20000;
-}
+    uint64_t width = (uint64_t)par_width(j->opt.par), row;
 
-static void plan_sums(struct cv_job *j)
-{
-    uint64_t width = (uint64_t)par_width(j->opt.par), row = 0;
-
-    j->disk_bytes = 100000;
-    for (size_t i = 0; i < j->n_parts; i++)
-        j->disk_bytes += j->parts[i].weight_bytes + model_bytes(&j->parts[i]);
     row = (uint64_t)(j->ckpt.hp.intermediate > j->ckpt.hp.hidden
                          ? j->ckpt.hp.intermediate
                          : j->ckpt.hp.hidden);
-    /* Stream buffers, one block of groups in 16-bit and 8-bit form, scratch
-     * of each worker, and the programs. */
     j->memory_bytes = 32000000 + 4000000 * width + 64 * 8 * row * 4 +
                       4000 * (uint64_t)j->ckpt.hp.layers;
+}
+
+static int plan_sums(struct cv_job *j, struct err *e)
+{
+    uint64_t assets;
+
+    if (assets_measure(&j->ckpt, &assets, e))
+        return -1;
+    j->disk_bytes = assets + META_BYTES + 25 * (uint64_t)j->head_parts;
+    for (size_t i = 0; i < j->n_parts; i++) {
+        const struct cv_part *p = &j->parts[i];
+
+        j->disk_bytes += p->weight_bytes + p->model_bytes + MANIFEST_BYTES;
+        part_limits(j, p);
+    }
+    plan_memory(j);
+    return buf_ok(&j->notes, e);
 }
 
 int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
@@ -377,9 +420,10 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
     }
     hparams_context_notes(&j->ckpt.hp, o->ctx, &j->notes);
     plan_states(j);
-    plan_limits(j);
-    plan_sums(j);
-    return 0;
+    if (!plan_sums(j, e))
+        return 0;
+    cv_job_close(j);
+    return -1;
 }
 
 void cv_job_close(struct cv_job *j)
@@ -413,7 +457,6 @@ void cv_plan_text(const struct cv_job *j, struct buf *out)
     const struct hparams *hp = &j->ckpt.hp;
     char t[NUM_TEXT_MAX], lut[48];
 
-    num_bytes_text(t, j->disk_bytes);
     buf_printf(out, "%s: %s, %" PRIu64 " parameters\n", j->name, hp->arch->name,
                hparams_count(hp));
     buf_printf(out,
@@ -462,6 +505,7 @@ static void part_json(const struct cv_part *p, struct js_writer *w)
     js_w_int(w, "lut_bits", p->lut.bits);
     js_w_uint(w, "lut_group", p->lut.bits ? p->lut.group : 0);
     js_w_uint(w, "weight_bytes", p->weight_bytes);
+    js_w_uint(w, "model_bytes", p->model_bytes);
     js_w_uint(w, "largest_blob_bytes", p->largest_blob);
     if (p->written_weights) {
         js_w_uint(w, "written_weight_bytes", p->written_weights);

@@ -2,6 +2,7 @@
  * One part of a package as a program: built by the architecture, described
  * by metadata, palettized constant by constant.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include "converter/program_priv.h"
 #include "models/weights.h"
 #include "quant/quant.h"
+#include "schema/package.h"
 
 /* A matrix and the two constants that replace it. */
 struct cv_palette {
@@ -24,10 +26,69 @@ struct cv_palettes {
 
 /* ---- palettes ---- */
 
+/* The least magnitude, as a bit pattern, that is not finite in fp16 once it
+ * is scaled. bf16 has nothing between 65280 and 65536. */
+static uint16_t too_large(const struct weight_raw *raw)
+{
+    if (raw->is_bf16)
+        return (uint16_t)(0x4780 - raw->scale_exp * 128);
+    return (uint16_t)(0x7c00 -
+                      (raw->scale_exp > 0 ? raw->scale_exp * 1024 : 0));
+}
+
+/* A table would hide what no fp16 package could hold. */
+static int report_values(const struct mil_data *d, const struct weight_raw *raw,
+                         uint64_t row, const uint16_t *v, uint64_t n,
+                         struct err *e)
+{
+    uint16_t limit = too_large(raw), inf = raw->is_bf16 ? 0x7f80 : 0x7c00;
+    uint64_t nan = 0, infinite = 0, large = 0, first = n;
+
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t a = v[i] & 0x7fff;
+
+        if (a < limit)
+            continue;
+        first = i < first ? i : first;
+        nan += a > inf;
+        infinite += a == inf;
+        large += a < inf;
+    }
+    row += d->origin->row;
+    return err_set(e, ERR_INPUT,
+                   "tensor '%s' holds %" PRIu64 " NaN, %" PRIu64
+                   " infinite values and %" PRIu64 " beyond fp16 in rows "
+                   "%" PRIu64 " to %" PRIu64 ", the first at row %" PRIu64
+                   ", column %" PRIu64,
+                   raw->tensor, nan, infinite, large, row,
+                   row + n / raw->cols - 1, row + first / raw->cols,
+                   first % raw->cols);
+}
+
 static int read_rows(void *cookie, uint64_t row, uint64_t n, uint16_t *dst,
                      struct err *e)
 {
-    return weights_raw_rows(cookie, row, n, dst, e);
+    const struct mil_data *d = cookie;
+    struct weight_raw raw;
+    unsigned bad = 0;
+    uint16_t limit;
+
+    if (!weights_raw(d, &raw))
+        BUG("a palette without a matrix");
+    if (weights_raw_rows(d, row, n, dst, e))
+        return -1;
+    limit = too_large(&raw);
+    for (uint64_t i = 0; i < n * raw.cols; i++)
+        bad |= (dst[i] & 0x7fff) >= limit;
+    return bad ? report_values(d, &raw, row, dst, n * raw.cols, e) : 0;
+}
+
+/* What rows were read from names the tensor itself. */
+static int in_tensor(const struct cv_palette *p, struct err *e)
+{
+    const char *name = p->source->origin->tensor;
+
+    return strstr(e->text, "tensor '") ? -1 : err_in(e, "tensor '%s'", name);
 }
 
 static int read_indices(void *cookie, uint64_t offset, void *dst, size_t n,
@@ -36,7 +97,7 @@ static int read_indices(void *cookie, uint64_t offset, void *dst, size_t n,
     struct cv_palette *p = cookie;
 
     if (qz_palette_read_indices(p->palette, offset, dst, n, e))
-        return err_in(e, "tensor '%s'", p->source->origin->tensor);
+        return in_tensor(p, e);
     return 0;
 }
 
@@ -46,7 +107,7 @@ static int read_tables(void *cookie, uint64_t offset, void *dst, size_t n,
     struct cv_palette *p = cookie;
 
     if (qz_palette_read_tables(p->palette, offset, dst, n, e))
-        return err_in(e, "tensor '%s'", p->source->origin->tensor);
+        return in_tensor(p, e);
     return 0;
 }
 
@@ -71,17 +132,16 @@ static int group_rows(struct cv_job *j, struct cv_part *part,
         return 0;
     if (j->opt.strict)
         return err_set(e, ERR_UNSUPPORTED,
-                       "tensor '%s': its %llu rows are not divisible by the "
-                       "group of %llu output channels (the largest that "
-                       "divides is %llu; --strict refuses the fallback)",
-                       raw->tensor, (unsigned long long)raw->rows,
-                       (unsigned long long)wanted, (unsigned long long)*group);
+                       "tensor '%s': its %" PRIu64 " rows are not divisible "
+                       "by the group of %" PRIu64 " output channels (the "
+                       "largest that divides is %" PRIu64 "; --strict refuses "
+                       "the fallback)",
+                       raw->tensor, raw->rows, wanted, *group);
     part->fallback_tensors++;
     buf_printf(&j->notes,
-               "tensor '%s': %llu rows are not divisible by a group of %llu, "
-               "using %llu%s\n",
-               raw->tensor, (unsigned long long)raw->rows,
-               (unsigned long long)wanted, (unsigned long long)*group,
+               "tensor '%s': %" PRIu64 " rows are not divisible by a group of "
+               "%" PRIu64 ", using %" PRIu64 "%s\n",
+               raw->tensor, raw->rows, wanted, *group,
                *group < 4 ? " (small groups halve the speed of the Neural "
                             "Engine)"
                           : "");
@@ -137,8 +197,7 @@ static struct cv_palette *palette_for(struct cv_job *j, struct cv_part *part,
     src.scale_exp = raw.scale_exp;
     src.read_rows = read_rows;
     src.cookie = (void *)(uintptr_t)d;
-    if (ps->n == ps->cap &&
-        mem_grow((void **)&ps->items, &ps->cap, ps->n, sizeof(*ps->items), e))
+    if (mem_grow((void **)&ps->items, &ps->cap, ps->n, sizeof(*ps->items), e))
         return NULL;
     p = mem_zalloc(1, sizeof(*p), e);
     if (!p)
@@ -241,7 +300,7 @@ static int meta_int(struct mil_program *p, const char *key, int64_t v,
 {
     char text[32];
 
-    snprintf(text, sizeof(text), "%lld", (long long)v);
+    snprintf(text, sizeof(text), "%" PRId64, v);
     return mil_program_set_metadata(p, key, text, e);
 }
 
@@ -285,7 +344,7 @@ static int describe_head(const struct cv_job *j, struct mil_program *p,
     int rc = -1;
 
     for (int i = 0; i < j->head_parts; i++)
-        buf_printf(&b, "%s%lld", i ? "," : "", (long long)j->head_sizes[i]);
+        buf_printf(&b, "%s%" PRId64, i ? "," : "", j->head_sizes[i]);
     if (!buf_ok(&b, e) &&
         !mil_program_set_metadata(p, "com.anemll.lm_head_chunk_sizes",
                                   buf_text(&b), e) &&
@@ -300,8 +359,8 @@ static int describe_chunk(const struct cv_job *j, const struct cv_part *part,
 {
     char layers[64];
 
-    snprintf(layers, sizeof(layers), "%lld-%lld", (long long)part->first_layer,
-             (long long)(part->first_layer + part->n_layers - 1));
+    snprintf(layers, sizeof(layers), "%" PRId64 "-%" PRId64, part->first_layer,
+             part->first_layer + part->n_layers - 1);
     if (meta_int(p, "com.anemll.num_chunks", j->chunks, e) ||
         meta_int(p, "com.anemll.chunk_no", part->chunk, e) ||
         meta_int(p, "com.anemll.batch_size", j->opt.batch, e) ||
@@ -316,14 +375,14 @@ static int describe(const struct cv_job *j, const struct cv_part *part,
                     struct mil_program *p, struct err *e)
 {
     static const char *const what[] = { "Embeddings",
-                                        "Multifunction "
-                                        "FFN+Prefill",
+                                        "Multifunction FFN+Prefill",
                                         "LM Head" };
     char text[96];
 
     snprintf(text, sizeof(text), "Anemll Model: %s", what[part->kind]);
     p->description = arena_strdup(&p->arena, text, e);
     p->version = "0.3.5";
+    p->author = "Converted with anemll-convert v" ANEMLL_VERSION;
     if (!p->description ||
         mil_program_set_metadata(p, "com.anemll.info",
                                  "Converted with anemll-convert "
@@ -454,32 +513,76 @@ static int seen_before(struct seen *s, const struct mil_data *d, struct err *e)
     for (size_t i = 0; i < s->n; i++)
         if (s->d[i] == d)
             return 1;
-    if (s->n == s->cap &&
-        mem_grow((void **)&s->d, &s->cap, s->n, sizeof(*s->d), e))
+    if (mem_grow((void **)&s->d, &s->cap, s->n, sizeof(*s->d), e))
         return -1;
     s->d[s->n++] = d;
     return 0;
 }
 
-/* A blob takes a 64-byte record, its bytes, and zeros up to the next
- * multiple of 64 (the last blob of a file lacks these). */
+/* Constants below ten elements stand inside the model. A blob takes a 64-byte
+ * record, its bytes, and zeros up to the next multiple of 64. */
+static bool is_blob(const struct mil_value *v)
+{
+    return v->konst && v->konst->data &&
+           mil_type_elems(&v->konst->data->type) >= 10;
+}
+
 static int add_const(struct seen *s, struct cv_part *part,
                      const struct mil_value *v, struct err *e)
 {
-    const struct mil_data *d = v->konst ? v->konst->data : NULL;
-    int known;
+    const struct mil_data *d = v->konst->data;
+    int known = seen_before(s, d, e);
 
-    if (!d || mil_type_elems(&d->type) < 10)
-        return 0;
-    known = seen_before(s, d, e);
     if (known)
         return known < 0 ? -1 : 0;
     part->weight_bytes += 64 + (d->bytes + 63) / 64 * 64;
     if (d->bytes > part->largest_blob)
         part->largest_blob = d->bytes;
-    if (v->kind == MIL_V_RESULT || d->type.dtype != MIL_F16)
-        part->weights += (uint64_t)mil_type_elems(&d->type);
+    for (int i = 0; i < d->type.rank; i++)
+        if (d->type.dims[i] > part->largest_axis)
+            part->largest_axis = d->type.dims[i];
     return 0;
+}
+
+/* What the program's message will take, within 1 %: a fit to messages of 48
+ * parts (tests/unit/test_plan.c holds it to others). */
+struct message {
+    uint64_t ops, args, blobs, text;
+};
+
+static void count_op(struct message *m, const struct mil_function *f,
+                     const struct mil_op *op)
+{
+    int n = mil_op_info(op->code)->n_params;
+
+    m->ops++;
+    m->text += strlen(op->name);
+    for (uint32_t i = 0; i < op->n_outs; i++)
+        m->text += strlen(mil_value(f, op->outs[i])->name);
+    for (int i = 0; i < n; i++)
+        for (uint32_t k = 0; k < op->args[i].n; k++) {
+            const struct mil_value *v = mil_value(f, op->args[i].refs[k]);
+
+            m->args++;
+            m->blobs += is_blob(v) && v->kind == MIL_V_LITERAL;
+            m->text += v->kind == MIL_V_LITERAL ? 0 : strlen(v->name);
+        }
+    for (uint32_t i = 0; i < op->n_outs; i++)
+        m->blobs += is_blob(mil_value(f, op->outs[i]));
+}
+
+static uint64_t message_bytes(const struct mil_program *p)
+{
+    struct message m = { 0 };
+
+    for (size_t i = 0; i < p->n_functions; i++)
+        for (size_t k = 0; k < p->functions[i]->n_ops; k++)
+            count_op(&m, p->functions[i], &p->functions[i]->ops[k]);
+    for (size_t i = 0; i < p->n_metadata; i++)
+        m.text += strlen(p->metadata[i].key) + strlen(p->metadata[i].value);
+    return (318000 + 90270 * m.ops + 28490 * m.args + 68140 * m.blobs +
+            351 * m.text) /
+           1000;
 }
 
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
@@ -490,12 +593,67 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
 
     part->weight_bytes = 64;
     part->weights = part->largest_blob = 0;
+    part->largest_axis = 0;
     for (size_t i = 0; !rc && i < p->program->n_functions; i++) {
         const struct mil_function *f = p->program->functions[i];
 
         for (size_t k = 1; !rc && k < f->n_values; k++)
-            rc = add_const(&s, part, &f->values[k], e);
+            if (is_blob(&f->values[k]))
+                rc = add_const(&s, part, &f->values[k], e);
     }
     mem_free(s.d);
+    for (size_t i = 0; i < p->palettes->n; i++)
+        part->weights +=
+            (uint64_t)mil_type_elems(&p->palettes->items[i]->indices.type);
+    part->model_bytes = message_bytes(p->program);
     return rc;
+}
+
+/* ---- what was written ---- */
+
+static int count_written(const struct mil_function *f, const struct mil_op *op,
+                         const struct cv_part *part, struct seen *s,
+                         uint64_t *weights, struct err *e)
+{
+    const struct mil_const *c = mil_arg_const(f, op, 0);
+    const char *name = mil_value(f, op->outs[0])->name;
+    int known;
+
+    if (!c || !c->data)
+        return err_set(e, ERR_MISMATCH, "'%s' has no indices in the file",
+                       name);
+    if ((int)mil_dtype_bits(c->type.dtype) != part->lut.bits)
+        return err_set(e, ERR_MISMATCH, "'%s' has %d bits, %d were asked for",
+                       name, (int)mil_dtype_bits(c->type.dtype),
+                       part->lut.bits);
+    known = seen_before(s, c->data, e);
+    if (!known)
+        *weights += (uint64_t)mil_type_elems(&c->type);
+    return known < 0 ? -1 : 0;
+}
+
+int cv_program_check(const char *path, const struct cv_part *part,
+                     struct err *e)
+{
+    struct pkg *k = pkg_open(path, e);
+    const struct mil_program *p = k ? pkg_program(k) : NULL;
+    struct seen s = { 0 };
+    uint64_t weights = 0;
+    int rc = p ? 0 : -1;
+
+    for (size_t i = 0; !rc && i < p->n_functions; i++) {
+        const struct mil_function *f = p->functions[i];
+
+        for (size_t n = 0; !rc && n < f->n_ops; n++)
+            if (f->ops[n].code == MIL_OP_constexpr_lut_to_dense)
+                rc = count_written(f, &f->ops[n], part, &s, &weights, e);
+    }
+    if (!rc && weights != part->weights)
+        rc = err_set(e, ERR_MISMATCH,
+                     "%" PRIu64 " weights are palettized in the file, %" PRIu64
+                     " were planned",
+                     weights, part->weights);
+    mem_free(s.d);
+    pkg_close(k);
+    return rc ? err_in(e, "part '%s'", part->name) : 0;
 }

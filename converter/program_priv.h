@@ -10,9 +10,13 @@
  * exponent of the power of two folded in]. */
 #define CV_SOURCES_KEY "com.anemll.sources"
 
-/* Bytes of the weight file that a program will make: an upper bound, exact
- * unless two constants turn out to hold equal bytes. */
+/* Fills the planned figures of a part. Bytes of the weight file: an upper
+ * bound, exact unless two constants turn out to hold equal bytes. */
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
+                     struct err *e) ATTR_MUST_USE;
+/* Opens a written part and compares bits and weights asked for with those in
+ * the file: ERR_MISMATCH. */
+int cv_program_check(const char *path, const struct cv_part *part,
                      struct err *e) ATTR_MUST_USE;
 /* Palettization error of what was written. */
 void cv_program_error(const struct cv_program *p, struct cv_part *part);

@@ -1,5 +1,6 @@
 /*
- * Text edits of a JSON object's members, each on a fresh parse.
+ * Text edits of a JSON object's members, each on a fresh parse: positions of
+ * one text say nothing about the next.
  */
 #include "converter/splice.h"
 
@@ -17,6 +18,19 @@ int splice_begin(struct splice *s, const char *text, size_t len, struct err *e)
 void splice_release(struct splice *s)
 {
     buf_release(&s->text);
+}
+
+static struct js_doc *parse(const struct splice *s, struct err *e)
+{
+    struct js_doc *d = js_parse(buf_text(&s->text), s->text.len, e);
+
+    if (d && js_kind(js_root(d)) != JS_OBJECT) {
+        err_set(e, ERR_INPUT, "the JSON text is %s, an object is needed",
+                js_kind_name(js_kind(js_root(d))));
+        js_free(d);
+        d = NULL;
+    }
+    return d;
 }
 
 /* Replaces bytes [begin, end) by `with`. */
@@ -37,22 +51,34 @@ static int replace(struct splice *s, size_t begin, size_t end, const char *with,
     return 0;
 }
 
+static const struct js_node *last_member(const struct js_node *object)
+{
+    const struct js_node *last = NULL;
+
+    for (const struct js_node *n = js_first(object); n; n = js_next(n))
+        last = n;
+    return last;
+}
+
 static int append(struct splice *s, const struct js_doc *d, const char *key,
                   const char *value, struct err *e)
 {
-    const struct js_node *last = NULL;
+    const struct js_node *last = last_member(js_root(d));
+    const char *t = s->text.data;
     struct buf with = BUF_INIT;
-    size_t begin, end;
+    size_t open, end;
     int rc = -1;
 
-    for (const struct js_node *n = js_first(js_root(d)); n; n = js_next(n))
-        last = n;
+    js_span(d, js_root(d), &open, &end);
+    open++; /* behind the brace */
+    end = open;
     if (last) {
+        /* The space in front of the first key separates the others too. */
+        size_t space = strcspn(t + open, "\""), begin;
+
         js_span(d, last, &begin, &end);
-        buf_puts(&with, ",\n  ");
-    } else {
-        js_span(d, js_root(d), &begin, &end);
-        end = begin + 1; /* behind the brace */
+        buf_puts(&with, ",");
+        buf_add(&with, t + open, space);
     }
     js_quote(&with, key, strlen(key));
     buf_printf(&with, ": %s", value);
@@ -65,7 +91,7 @@ static int append(struct splice *s, const struct js_doc *d, const char *key,
 int splice_set(struct splice *s, const char *key, const char *value,
                struct err *e)
 {
-    struct js_doc *d = js_parse(s->text.data, s->text.len, e);
+    struct js_doc *d = parse(s, e);
     const struct js_node *n;
     size_t begin, end;
     int rc;
@@ -83,58 +109,86 @@ int splice_set(struct splice *s, const char *key, const char *value,
     return rc;
 }
 
-static bool is_space(char c)
+/* Removes member `n` of `object` with the comma that it no longer needs: the
+ * one in front, or for the first member the one behind. */
+static int remove_member(struct splice *s, const struct js_doc *d,
+                         const struct js_node *object, const struct js_node *n,
+                         struct err *e)
 {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
+    const struct js_node *before = NULL, *m;
+    size_t begin, end, other;
 
-/* From behind the previous member (or the brace) to this value's end, or to
- * the comma behind it when it is the first. */
-static void member_span(const char *t, size_t value_begin, size_t *begin,
-                        size_t *end)
-{
-    size_t b = value_begin, q;
-
-    while (t[--b] != ':')
-        ;
-    while (t[--b] != '"') /* the key's closing quote */
-        ;
-    for (q = b; q > 0;) { /* its opening quote: not behind a backslash */
-        q--;
-        if (t[q] == '"' && (q == 0 || t[q - 1] != '\\'))
-            break;
+    js_span(d, n, &begin, &end);
+    for (m = js_first(object); m != n; m = js_next(m))
+        before = m;
+    if (before) {
+        js_span(d, before, &other, &begin);
+    } else {
+        js_span(d, object, &begin, &other);
+        begin++; /* behind the brace */
+        if (js_next(n))
+            end += strcspn(s->text.data + end, ",") + 1;
     }
-    b = q;
-    while (b > 0 && is_space(t[b - 1]))
-        b--;
-    if (b > 0 && t[b - 1] == ',') {
-        *begin = b - 1;
-        return;
-    }
-    *begin = b;
-    while (is_space(t[*end]))
-        (*end)++;
-    if (t[*end] == ',')
-        (*end)++;
+    return replace(s, begin, end, "", e);
 }
 
 int splice_remove(struct splice *s, const char *key, struct err *e)
 {
-    struct js_doc *d = js_parse(s->text.data, s->text.len, e);
+    struct js_doc *d = parse(s, e);
     const struct js_node *n;
-    size_t value, begin, end;
     int rc = 0;
 
     if (!d)
         return -1;
     n = js_get(js_root(d), key);
-    if (n) {
-        js_span(d, n, &value, &end);
-        member_span(s->text.data, value, &begin, &end);
-        rc = replace(s, begin, end, "", e);
-    }
+    if (n)
+        rc = remove_member(s, d, js_root(d), n, e);
     js_free(d);
     return rc;
+}
+
+static bool holds_members(const struct js_node *n)
+{
+    return js_kind(n) == JS_OBJECT || js_kind(n) == JS_ARRAY;
+}
+
+/* The first member picked, in the text's order, and the object around it.
+ * The depth is bounded by the parser. */
+static const struct js_node *find(const struct js_node *n, splice_rule rule,
+                                  const struct js_node **object)
+{
+    for (const struct js_node *m = js_first(n); m; m = js_next(m)) {
+        const struct js_node *hit;
+
+        if (js_kind(n) == JS_OBJECT && rule(js_key(m), m)) {
+            *object = n;
+            return m;
+        }
+        hit = holds_members(m) ? find(m, rule, object) : NULL;
+        if (hit)
+            return hit;
+    }
+    return NULL;
+}
+
+int splice_remove_all(struct splice *s, splice_rule rule, size_t *removed,
+                      struct err *e)
+{
+    *removed = 0;
+    for (;;) {
+        struct js_doc *d = parse(s, e);
+        const struct js_node *object, *n;
+        int rc;
+
+        if (!d)
+            return -1;
+        n = find(js_root(d), rule, &object);
+        rc = n ? remove_member(s, d, object, n, e) : 0;
+        js_free(d);
+        if (rc || !n)
+            return rc;
+        (*removed)++;
+    }
 }
 
 static bool listed(const char *const *names, const char *name)
@@ -145,19 +199,52 @@ static bool listed(const char *const *names, const char *name)
     return false;
 }
 
-int splice_verify(const struct splice *s, const struct js_doc *before,
-                  const char *const *changed, struct err *e)
+/* Whether b is a without the members that `rule` picks. */
+static bool equal_but(const struct js_node *a, const struct js_node *b,
+                      splice_rule rule)
 {
-    struct js_doc *d = js_parse(s->text.data, s->text.len, e);
+    const struct js_node *x, *y;
+
+    if (!b || js_kind(a) != js_kind(b))
+        return false;
+    if (!rule || !holds_members(a))
+        return js_equal(a, b);
+    y = js_first(b);
+    for (x = js_first(a); x; x = js_next(x)) {
+        if (js_kind(a) == JS_OBJECT && rule(js_key(x), x))
+            continue;
+        if (!y ||
+            (js_kind(a) == JS_OBJECT && strcmp(js_key(x), js_key(y)) != 0) ||
+            !equal_but(x, y, rule))
+            return false;
+        y = js_next(y);
+    }
+    return !y;
+}
+
+int splice_verify(const struct splice *s, const struct js_doc *before,
+                  const char *const *changed, splice_rule rule, struct err *e)
+{
+    struct js_doc *d = parse(s, e);
+    const struct js_node *old, *now, *n;
     int rc = 0;
 
     if (!d)
         return -1;
-    for (const struct js_node *n = js_first(js_root(before)); n && !rc;
-         n = js_next(n))
+    old = js_root(before);
+    now = js_root(d);
+    for (n = js_first(old); n && !rc; n = js_next(n)) {
+        const struct js_node *m = js_get(now, js_key(n));
+        bool gone = rule && rule(js_key(n), n);
+
         if (!listed(changed, js_key(n)) &&
-            !js_equal(n, js_get(js_root(d), js_key(n))))
+            (gone ? m != NULL : !equal_but(n, m, rule)))
             rc = err_set(e, ERR_INPUT, "member '%s' changed by accident",
+                         js_key(n));
+    }
+    for (n = js_first(now); n && !rc; n = js_next(n))
+        if (!listed(changed, js_key(n)) && !js_get(old, js_key(n)))
+            rc = err_set(e, ERR_INPUT, "member '%s' appeared by accident",
                          js_key(n));
     js_free(d);
     return rc;

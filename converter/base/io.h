@@ -53,6 +53,8 @@ bool io_is_component(const char *name);
 /* dir + "/" + name, fresh (mem_free). */
 char *io_join(const char *dir, const char *name, struct err *e) ATTR_MUST_USE;
 const char *io_basename(const char *path); /* view into path */
+/* The path without links, "." and "..", fresh; what it names must exist. */
+char *io_realpath(const char *path, struct err *e) ATTR_MUST_USE;
 /* Names in a directory, sorted by byte order; free with io_list_free. */
 int io_list(const char *dir, char ***names, size_t *n,
             struct err *e) ATTR_MUST_USE;

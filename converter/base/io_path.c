@@ -68,6 +68,19 @@ char *io_dirname(const char *path, struct err *e)
     return mem_strndup(path, n, e);
 }
 
+char *io_realpath(const char *path, struct err *e)
+{
+    char real[PATH_MAX];
+
+    if (realpath(path, real) != NULL)
+        return mem_strdup(real, e);
+    if (errno == ENOENT || errno == ENOTDIR)
+        err_set(e, ERR_INPUT, "'%s' does not exist", path);
+    else
+        err_sys(e, errno, "cannot resolve '%s'", path);
+    return NULL;
+}
+
 static int by_bytes(const void *a, const void *b)
 {
     const char *const *x = a, *const *y = b;
