@@ -23,8 +23,8 @@
 #include "schema/wire_priv.h"
 
 /* Look-ups among them are linear; no real model comes near these. */
-#define MAX_FUNCTIONS 1024
-#define MAX_PORTS 4096 /* inputs, and outputs, of a function */
+#define MAX_FUNCTIONS 256
+#define MAX_PORTS 1024 /* inputs, and outputs, of a function */
 #define MAX_DIM ((uint64_t)1 << 48)
 
 /* ---- names of one function ---- */

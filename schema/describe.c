@@ -18,7 +18,7 @@
 #define SINGLE_NAME "main"
 /* Look-ups by name are linear; no real model comes near these. */
 #define MAX_SHAPES 128 /* of one input: Core ML's own limit */
-#define MAX_FEATURES 4096
+#define MAX_FEATURES 1024
 #define MAX_METADATA 4096
 
 static const struct {
@@ -423,7 +423,7 @@ static bool find_lists(const Pb__ModelDescription *d, const char *name,
         *l = top;
         return true;
     }
-    for (i = 0; i < d->n_functions; i++) {
+    for (i = 0; i < d->n_functions && i < MAX_FEATURES; i++) {
         const Pb__FunctionDescription *f = d->functions[i];
         struct lists own = { f->n_input, f->n_output, f->n_state,
                              f->input,   f->output,   f->state };

@@ -1013,6 +1013,166 @@ Test(codec, descriptions)
     differs(&mk, "the model has no description");
 }
 
+static Pb__ArrayFeatureType *array(const Pb__ModelDescription *d)
+{
+    return d->input[0]->type->multiarraytype;
+}
+
+/* x of the program and of the description is open. */
+static Pb__ModelDescription *described_open(struct made *mk)
+{
+    Pb__ModelDescription *d = described(mk, HALF, 1, 4);
+    Pb__Dimension *x[2];
+    int i;
+
+    x[0] = mk->f->inputs[0]->type->tensortype->dimensions[0];
+    x[1] = mk->b->operations[0]->outputs[0]->type->tensortype->dimensions[0];
+    for (i = 0; i < 2; i++) {
+        x[i]->dimension_case = PB__DIMENSION__DIMENSION_UNKNOWN;
+        x[i]->unknown = MAKE(mk, dimension__unknown_dimension);
+    }
+    d->output[0]->type->multiarraytype->n_shape = 0;
+    return d;
+}
+
+static void enumerate(struct made *mk, Pb__ArrayFeatureType *a, size_t n,
+                      size_t rank)
+{
+    size_t i;
+
+    a->shape_flexibility_case =
+        PB__ARRAY_FEATURE_TYPE__SHAPE_FLEXIBILITY_ENUMERATED_SHAPES;
+    a->enumeratedshapes = MAKE(mk, array_feature_type__enumerated_shapes);
+    a->enumeratedshapes->shapes = room(mk, 8 * n);
+    a->enumeratedshapes->n_shapes = n;
+    for (i = 0; i < n; i++) {
+        Pb__ArrayFeatureType__Shape *s = MAKE(mk, array_feature_type__shape);
+
+        s->n_shape = rank;
+        s->shape = room(mk, 64);
+        s->shape[0] = (int64_t)i + 1;
+        a->enumeratedshapes->shapes[i] = s;
+    }
+}
+
+static void range(struct made *mk, Pb__ArrayFeatureType *a, uint64_t low,
+                  int64_t high)
+{
+    Pb__SizeRange *r = MAKE(mk, size_range);
+
+    a->shape_flexibility_case =
+        PB__ARRAY_FEATURE_TYPE__SHAPE_FLEXIBILITY_SHAPE_RANGE;
+    a->shaperange = MAKE(mk, array_feature_type__shape_range);
+    a->shaperange->n_sizeranges = 1;
+    a->shaperange->sizeranges = room(mk, 8);
+    a->shaperange->sizeranges[0] = r;
+    r->lowerbound = low;
+    r->upperbound = high;
+}
+
+Test(codec, flexible_descriptions)
+{
+    struct made mk;
+    Pb__ModelDescription *d;
+    struct err e = ERR_INIT;
+    struct mil_program *p;
+
+    described_open(&mk);
+    differs(&mk, "input 'x': described with a fixed shape, the program has "
+                 "tensor<fp16, [?]>");
+    d = described_open(&mk);
+    enumerate(&mk, array(d), 0, 1);
+    differs(&mk, "described with an empty list of shapes");
+    d = described_open(&mk);
+    enumerate(&mk, array(d), 3, 2);
+    differs(&mk, "described with a shape that does not fit");
+    d = described_open(&mk);
+    enumerate(&mk, array(d), 3, 1);
+    differs(&mk, NULL);
+    d = described_open(&mk);
+    range(&mk, array(d), 1, -1);
+    differs(&mk, NULL);
+    d = described_open(&mk);
+    range(&mk, array(d), 1, -1);
+    array(d)->shaperange->n_sizeranges = 0;
+    differs(&mk, "described with ranges of another rank");
+    d = described(&mk, HALF, 1, 4);
+    range(&mk, array(d), 4, 5);
+    differs(&mk, "described with a flexible shape");
+    d = described(&mk, HALF, 0, 4);
+    range(&mk, array(d), 4, 5);
+    differs(&mk, "described with a range in a fixed dimension");
+    d = described(&mk, HALF, 1, 4);
+    d->input[0]->type->type_case = PB__FEATURE_TYPE__TYPE_IMAGE_TYPE;
+    d->input[0]->type->imagetype = MAKE(&mk, image_feature_type);
+    differs(&mk, "described as an image, which has rank 4");
+    /* The default first, then the others; more than the limit are refused. */
+    d = described_open(&mk);
+    enumerate(&mk, array(d), 5, 1);
+    p = finish_raw(&mk, false, &e);
+    cr_assert_not_null(p, "%s", e.text);
+    cr_assert_eq(p->n_enumerated, 1);
+    cr_assert_eq(p->enumerated[0].n_shapes, 5);
+    cr_assert_eq(p->enumerated[0].shapes[0].dims[0], 4);
+    cr_assert_eq(p->enumerated[0].shapes[1].dims[0], 1);
+    mil_program_free(p);
+    d = described_open(&mk);
+    enumerate(&mk, array(d), 129, 1);
+    refuse(&mk, "more than 128 accepted shapes are described");
+}
+
+/* Two functions in the program, described as bent. */
+static Pb__ModelDescription *described_twice(struct made *mk)
+{
+    Pb__ModelDescription *d = described(mk, HALF, 1, 4);
+    Pb__Program *p = mk->m->mlprogram;
+    int i;
+
+    p->functions[1] = MAKE(mk, program__functions_entry);
+    p->functions[1]->key = (char *)"other";
+    p->functions[1]->value = p->functions[0]->value;
+    p->n_functions = 2;
+    d->functions = room(mk, 64);
+    for (i = 0; i < 2; i++) {
+        Pb__FunctionDescription *f = MAKE(mk, function_description);
+
+        f->name = p->functions[i]->key;
+        f->input = d->input;
+        f->n_input = 1;
+        f->output = d->output;
+        f->n_output = 1;
+        d->functions[d->n_functions++] = f;
+    }
+    d->n_input = d->n_output = 0;
+    d->defaultfunctionname = (char *)"other";
+    return d;
+}
+
+Test(codec, descriptions_of_several_functions)
+{
+    struct made mk;
+    Pb__ModelDescription *d;
+
+    described_twice(&mk);
+    differs(&mk, NULL);
+    d = described_twice(&mk);
+    d->functions[1]->n_output = 0;
+    differs(&mk, "function 'other': output 'y' is not described");
+    d = described_twice(&mk);
+    d->functions[1]->name = (char *)"third";
+    differs(&mk, "function 'third' is described, the program has none");
+    d = described_twice(&mk);
+    d->functions[1]->name = (char *)"main";
+    differs(&mk, "function 'other': it is not described");
+    d = described_twice(&mk);
+    d->defaultfunctionname = (char *)"";
+    differs(&mk, "the default function '' is not in the program");
+    d = described_twice(&mk);
+    d->n_functions = 0;
+    d->defaultfunctionname = (char *)"";
+    differs(&mk, "one function 'main' is described, the program has 2");
+}
+
 /* ---- bytes that are no model ---- */
 
 static void no_model(const void *bytes, size_t n, const char *text)

@@ -534,6 +534,114 @@ Test(package, weights_that_are_not_listed)
                        e.text);
 }
 
+/* The name of the weight file in the model, all of one length. */
+Test(package, weight_file_names)
+{
+    static const struct {
+        const char *name, *text; /* NULL: read */
+    } all[] = {
+        { "@model_path/weights/weight.bin", NULL },
+        { "@model_path/other_1/weight.bin", NULL },
+        { "@model_path/../abcd/weight.bin", "is no name that the format" },
+        { "/etc/model_path_12/weight.bin", "is no name that the format" },
+        { "@model_path/weights//eight.bin", "is no name that the format" },
+        { "@model_path/weights/weight.bi/", "is no name that the format" },
+        { "@model_path/weights/we:ght.bin", "is no name that the format" },
+        { "@model_path/weights\\weight.bin", "is no name that the format" },
+        { "@model_path/weights/absent.bin", "absent.bin" },
+    };
+    const char *path = place("e.mlpackage"),
+               *model = place("e.mlpackage/" MODEL);
+    struct mil_program *p = ts_example();
+    struct buf b = BUF_INIT;
+    size_t i;
+
+    write_to(path, p);
+    mil_program_free(p);
+    ts_read(&b, model);
+    for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        struct err e = ERR_INIT;
+        struct pkg *k;
+        size_t at, n = strlen(all[0].name);
+        struct buf bent = BUF_INIT;
+
+        buf_add(&bent, b.data, b.len);
+        for (at = 0; at + n <= bent.len; at++)
+            if (memcmp(bent.data + at, all[0].name, n) == 0)
+                memcpy(bent.data + at, all[i].name,
+                       strlen(all[i].name) < n ? strlen(all[i].name) : n);
+        t_write(model, bent.data, bent.len);
+        buf_release(&bent);
+        k = pkg_open(path, &e);
+        cr_assert_eq(k == NULL, all[i].text != NULL, "%s", all[i].name);
+        if (!k)
+            cr_assert_not_null(strstr(e.text, all[i].text), "%s", e.text);
+        pkg_close(k);
+    }
+    buf_release(&b);
+}
+
+static uint64_t told;
+
+static void tell(void *cookie, const char *stage, uint64_t done, uint64_t total,
+                 const char *unit)
+{
+    (void)cookie;
+    cr_assert_str_eq(stage, "weights");
+    cr_assert_str_eq(unit, "bytes");
+    cr_assert_eq(total, 100);
+    cr_assert_geq(done, told);
+    told = done;
+}
+
+Test(package, progress_and_handles)
+{
+    struct log log = { LOG_ERROR, NULL, tell, NULL, NULL };
+    struct pkg_options o = { &log, "weights", 7, 100 };
+    const char *path = place("e.mlpackage"), *file;
+    struct mil_program *p = ts_example();
+    struct err e = ERR_INIT;
+    struct mil_data none = { 0 };
+    uint64_t offset;
+    struct pkg *k;
+
+    cr_assert_eq(pkg_write(path, p, &o, NULL, &e), 0, "%s", e.text);
+    cr_assert_eq(told, 7 + 4 * 32, "bytes in memory count each time");
+    k = open_ok(path);
+    cr_assert_str_eq(pkg_path(k), path);
+    cr_assert_not(pkg_blob(k, &none, &file, &offset));
+    cr_assert_not(pkg_blob(k, NULL, &file, &offset));
+    pkg_close(k);
+    mil_program_free(p);
+}
+
+/* A read outside a constant is refused, whatever lies there. */
+Test(package, reads_stay_inside)
+{
+    const char *path = place("e.mlpackage");
+    struct mil_program *p = ts_example();
+    const struct mil_function *f;
+    const struct mil_data *d;
+    struct err e = ERR_INIT;
+    uint8_t room[64];
+    struct pkg *k;
+
+    write_to(path, p);
+    mil_program_free(p);
+    k = open_ok(path);
+    f = pkg_program(k)->functions[0];
+    d = mil_arg_const(f, &f->ops[0], 0)->data;
+    cr_assert_eq(d->read(d->cookie, 0, room, 32, &e), 0);
+    cr_assert_eq(room[0], 0x50);
+    cr_assert_eq(d->read(d->cookie, 31, room, 1, &e), 0);
+    cr_assert_eq(room[0], 0x9d);
+    cr_assert_eq(d->read(d->cookie, 1, room, 32, &e), -1);
+    cr_assert_str_eq(e.text, "bytes 1 + 32 of a constant of 32");
+    err_reset(&e);
+    cr_assert_eq(d->read(d->cookie, UINT64_MAX, room, 2, &e), -1);
+    pkg_close(k);
+}
+
 /* ---- other trees ---- */
 
 Test(package, other_kinds_of_path)
