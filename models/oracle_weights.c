@@ -62,20 +62,22 @@ static int held_grow(struct held_set *h, struct err *e)
     return 0;
 }
 
-/* Adds a filled tensor; takes `data` only on success. */
-static int held_add(struct held_set *h, const struct held *t, struct err *e)
+/* Adds a filled tensor under a copy of `name`; takes t->data only on
+ * success. */
+static int held_add(struct held_set *h, const char *name, const struct held *t,
+                    struct err *e)
 {
     struct held *s;
-    char *name;
+    char *own;
 
     if (2 * (h->n + 1) > h->cap && held_grow(h, e))
         return -1;
-    name = mem_strdup(t->name, e);
-    if (!name)
+    own = mem_strdup(name, e);
+    if (!own)
         return -1;
-    s = held_slot(h, t->name, t->row);
+    s = held_slot(h, name, t->row);
     *s = *t;
-    s->name = name;
+    s->name = own;
     h->n++;
     h->bytes += t->rows * t->cols * sizeof(float);
     return 0;
@@ -236,13 +238,11 @@ int oracle_linear(struct oracle *o, const struct oracle_mat *m, const float *x,
     if (errors_report(o, e))
         goto fail;
     if (l.fill) {
-        struct held t = { .name = (char *)(uintptr_t)m->name,
-                          .row = m->row,
-                          .rows = m->out,
-                          .cols = m->in,
-                          .data = l.kept };
+        struct held t = {
+            .row = m->row, .rows = m->out, .cols = m->in, .data = l.kept
+        };
 
-        if (held_add(&o->held, &t, e))
+        if (held_add(&o->held, m->name, &t, e))
             goto fail;
     }
     return 0;
@@ -256,7 +256,7 @@ const float *oracle_vector(struct oracle *o, size_t n, struct err *e,
                            const char *fmt, ...)
 {
     char name[128];
-    struct held t = { .name = name, .rows = 1, .cols = n };
+    struct held t = { .rows = 1, .cols = n };
     const struct held *h;
     va_list ap;
 
@@ -270,7 +270,7 @@ const float *oracle_vector(struct oracle *o, size_t n, struct err *e,
     if (!t.data)
         return NULL;
     if (o->src.rows(o->src.cookie, name, 0, 1, t.data, e) ||
-        held_add(&o->held, &t, e)) {
+        held_add(&o->held, name, &t, e)) {
         mem_free(t.data);
         return NULL;
     }
