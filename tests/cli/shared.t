@@ -1,0 +1,83 @@
+# Checkpoints with known answers and published configs, where they are at hand
+# (FIXTURES, and configs/ beside it).
+
+fixture() {
+    [ -d "$FIXTURES/$1" ] || skip "no fixture $1 (ANEMLL_FIXTURES)"
+    printf '%s\n' "$FIXTURES/$1"
+}
+passes() { # fixture, options...
+    m=$(fixture "$1")
+    shift
+    run anemll-convert --hf "$m" -o out "$@"
+    expect_exit 0
+    expect_out "PASS (fp16, "
+    run anemll-check out --hf "$m" --tokens "$m/expect.safetensors" \
+        --logits l.safetensors --json
+    expect_exit 0
+    [ "$(json stdout verdict)" = PASS ] || fail "verdict with the fixture's prompts"
+    expect_file l.safetensors
+}
+test_qwen3_tiny_6_bits() {
+    passes qwen3-tiny --ctx 512 --lut 6
+}
+test_qwen3_tiny_uncompressed_f32() {
+    passes qwen3-tiny --ctx 256 --lut none
+    run anemll-check out --hf "$(fixture qwen3-tiny)" --profile f32 --json
+    expect_exit 0
+    awk -v c="$(json stdout cosine_min)" -v p="$(json stdout psnr_min)" \
+        'BEGIN { exit !(c >= 0.99999 && p > 70) }' || fail "bars of f32"
+}
+test_qwen3_odd_uncompressed() {
+    passes qwen3-odd --ctx 256 --lut none
+}
+test_llama_odd_4_bits_in_two_chunks() {
+    passes llama-odd --ctx 256 --lut 4,8 --chunks 2
+}
+test_other_families_are_refused_by_name() {
+    for f in qwen3_5-tiny:qwen3_5 gemma4-tiny:gemma4 mistral-odd:mistral \
+        qwen2-odd:qwen2 gemma3-odd:gemma3_text; do
+        m=$(fixture "${f%:*}")
+        refused 3 "'${f#*:}' is not supported" "llama, qwen3" -- \
+            anemll-convert --hf "$m" -o out
+    done
+}
+test_a_package_that_is_not_ours() {
+    p=$(fixture ../goldens/packages/qwen3-tiny-coremltools)
+    cp -r "$p" p
+    chmod -R u+w p
+    run anemll-inspect p
+    expect_exit 0
+    m=$(fixture qwen3-tiny)
+    run anemll-check p --hf "$m" --json
+    expect_exit 0
+    [ "$(json stdout verdict)" = PASS ] || fail "verdict"
+}
+test_published_configs_parse_or_are_refused_in_a_line() {
+    configs=$FIXTURES/../configs
+    [ -d "$configs" ] || skip "no published configs"
+    read=0 refused=0
+    for d in "$configs"/*/; do
+        d=${d%/}
+        run anemll-inspect "$d" --quiet
+        case $status in
+        0)
+            read=$((read + 1))
+            expect_out "hidden_size"
+            run anemll-convert "$d" --plan --quiet
+            expect_exit 0
+            expect_out "_lm_head"
+            ;;
+        3)
+            refused=$((refused + 1))
+            expect_no_out
+            [ "$(wc -l <stderr)" -eq 1 ] || fail "more than one line"
+            expect_err "${d##*/}"
+            run anemll-convert "$d" --plan --quiet
+            expect_exit 3
+            ;;
+        *) fail "exit 0 or 3 was expected" ;;
+        esac
+    done
+    say "$read read, $refused refused"
+    [ "$read" -ge 13 ] && [ "$refused" -ge 30 ] || fail "$read read, $refused refused"
+}
