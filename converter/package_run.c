@@ -95,6 +95,29 @@ static int check_input(const struct mil_function *f, const char *name, int rank,
                    f->name, name, a, b);
 }
 
+/* The residual stream: as many rows as tokens, but from the last chunk's
+ * prefill the last token alone if meta.yaml says so; if not, either. */
+static int check_output(const struct package *p, const struct mil_function *f,
+                        int64_t tokens, bool last, struct err *e)
+{
+    int64_t rows = last && p->meta.prefill_last_token_output ? 1 : tokens;
+    const struct mil_type *t;
+    char text[MIL_TYPE_TEXT_MAX];
+
+    if (f->n_outputs < 1)
+        return err_set(e, ERR_INPUT, "function '%s' has no output", f->name);
+    t = &mil_value(f, f->outputs[0])->type;
+    if (t->rank == 3 && t->dims[0] == 1 && t->dims[2] == p->hidden &&
+        (t->dims[1] == rows ||
+         (last && !p->meta.prefill_last_token_output && t->dims[1] == 1)))
+        return 0;
+    mil_type_text(t, text);
+    return err_set(e, ERR_INPUT,
+                   "function '%s' yields %s, meta.yaml calls for [1, %lld, "
+                   "%lld]",
+                   f->name, text, (long long)rows, (long long)p->hidden);
+}
+
 static int check_chunk(struct package *p, size_t i, const char *function,
                        int64_t tokens, struct err *e)
 {
@@ -109,7 +132,8 @@ static int check_chunk(struct package *p, size_t i, const char *function,
                     e) ||
         check_input(f, "position_ids", 1, &tokens, e) ||
         check_input(f, "causal_mask", 4, (int64_t[]){ 1, 1, tokens, ctx }, e) ||
-        check_input(f, "current_pos", 1, (int64_t[]){ 1 }, e))
+        check_input(f, "current_pos", 1, (int64_t[]){ 1 }, e) ||
+        check_output(p, f, tokens, i + 2 == p->n, e))
         return err_in(e, "'%s'", io_basename(pkg_path(p->files[i])));
     return 0;
 }

@@ -1,0 +1,42 @@
+/*
+ * Test helper: a small synthetic checkpoint, its converted package, and
+ * scratch copies of the package in which faults are planted.
+ */
+#ifndef T_GATE_H
+#define T_GATE_H
+
+#include "converter/converter.h"
+#include "converter/gate.h"
+
+struct t_gate {
+    char root[256], ck[300], honest[300], copy[300];
+    char tokens[300]; /* prompts file; "" = the gate's own */
+    struct ckpt ckpt;
+};
+
+/* lut NULL: "none". bend, if given, changes the checkpoint before it is
+ * converted. */
+void t_gate_make(struct t_gate *t, const char *arch, const char *like,
+                 const char *lut, int chunks, void (*bend)(const char *ck));
+void t_gate_drop(struct t_gate *t);
+
+/* The copy is made anew, with links to the honest files. */
+void t_gate_copy(struct t_gate *t);
+/* Path of a part below `dir`; chunks count from 1. */
+const char *t_gate_part(const struct t_gate *t, const char *dir,
+                        enum cv_kind kind, int chunk);
+/* Rewrites one part of the copy after `edit` had its program. */
+void t_gate_edit(struct t_gate *t, enum cv_kind kind, int chunk,
+                 void (*edit)(struct mil_program *p, const void *arg),
+                 const void *arg);
+/* Makes a part of the copy its own: no link. */
+void t_gate_own(struct t_gate *t, enum cv_kind kind, int chunk);
+
+/* Runs the gate; errors fail the test. */
+enum gate_verdict t_gate_run(const struct t_gate *t, const char *dir,
+                             enum run_profile profile, struct gate_result *r);
+/* A check by name; NULL if it was not made. */
+const struct gate_check *t_gate_check(const struct gate_result *r,
+                                      const char *name);
+
+#endif
