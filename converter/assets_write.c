@@ -16,8 +16,8 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* "/home/x", "~/x", "C:\x", "file:///x": one line, without spaces at the
- * root, and more than a root. */
+/* An absolute path of any system, or one from a home: a single line, and more
+ * than the root and one name, which a word of a language could be. */
 static bool is_path(const char *v)
 {
     if (!strncmp(v, "file:", 5) || !strncmp(v, "~/", 2))

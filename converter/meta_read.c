@@ -13,6 +13,7 @@
 #include "converter/meta_priv.h"
 
 #define META_MAX_BYTES 1000000
+#define META_MAX_DEPTH 64
 
 /* Value of a key in a mapping; NULL if absent. A key twice is an error. */
 static yaml_node_t *get(yaml_document_t *d, yaml_node_t *map, const char *key,
@@ -215,10 +216,35 @@ static int read_document(yaml_parser_t *parser, struct meta *m, struct err *e)
                 : 0;
 }
 
+/* libyaml's time grows with the square of the depth of flow collections. The
+ * count knows no quotes and no comments: text that opens this many brackets
+ * without closing them is no description of a package. */
+static int check_depth(const struct buf *text, struct err *e)
+{
+    int depth = 0;
+
+    for (size_t i = 0; i < text->len; i++) {
+        char c = text->data[i];
+
+        if (c == '[' || c == '{')
+            depth++;
+        else if ((c == ']' || c == '}') && depth)
+            depth--;
+        if (depth > META_MAX_DEPTH)
+            return err_set(e, ERR_INPUT,
+                           "more than %d brackets are open at byte %zu",
+                           META_MAX_DEPTH, i);
+    }
+    return 0;
+}
+
 static int parse(const struct buf *text, struct meta *m, struct err *e)
 {
     yaml_parser_t parser;
     int rc;
+
+    if (check_depth(text, e))
+        return -1;
 
     if (!yaml_parser_initialize(&parser))
         return err_set(e, ERR_NOMEM, "no memory for the YAML parser");
