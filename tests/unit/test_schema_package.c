@@ -293,11 +293,12 @@ Test(package, failing_source)
 
 /* ---- packages of others ---- */
 
+#define GOLDEN "goldens/packages/qwen3-tiny-coremltools/qwen_"
+
 static const char *const shared_packages[] = {
-    "goldens/packages/qwen3-tiny-coremltools/"
-    "qwen_FFN_PF_chunk_01of01.mlpackage",
-    "goldens/packages/qwen3-tiny-coremltools/qwen_embeddings.mlpackage",
-    "goldens/packages/qwen3-tiny-coremltools/qwen_lm_head.mlpackage",
+    GOLDEN "FFN_PF_chunk_01of01.mlpackage",
+    GOLDEN "embeddings.mlpackage",
+    GOLDEN "lm_head.mlpackage",
 };
 
 /* They open, are valid, and come out with the same weight file and program. */
