@@ -15,22 +15,20 @@
 #include "converter/base/io.h"
 #include "converter/base/mem.h"
 
-/* The text must survive as a JSON string. */
+/* The text must come back from a JSON string as it is: UTF-8 and no NUL. */
 static int check_text(const struct buf *b, struct err *e)
 {
     struct buf quoted = BUF_INIT;
     struct js_doc *d = NULL;
-    int rc = 0;
+    const char *back;
+    int rc = -1;
 
-    if (b->len && memchr(b->data, '\0', b->len))
-        return err_set(e, ERR_INPUT, "it holds a NUL byte");
     js_quote(&quoted, buf_text(b), b->len);
-    if (buf_ok(&quoted, e)) {
-        rc = -1;
-    } else {
-        d = js_parse(quoted.data, quoted.len, e);
-        rc = d ? 0 : err_in(e, "it is no UTF-8 text");
-    }
+    if (!buf_ok(&quoted, e) && (d = js_parse(quoted.data, quoted.len, e)))
+        rc = 0;
+    if (!rc && (!js_string(js_root(d), &back) || strlen(back) != b->len ||
+                memcmp(back, buf_text(b), b->len) != 0))
+        rc = err_set(e, ERR_INPUT, "it is no UTF-8 text");
     js_free(d);
     buf_release(&quoted);
     return rc;
