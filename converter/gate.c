@@ -302,7 +302,8 @@ static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
     g->pre_rows = mem_alloc((size_t)(rows * g->vocab), sizeof(float), e);
     if (!g->pre_rows)
         return -1;
-    package_reset(g->pkg);
+    /* Rows of the prompt before must not show. */
+    package_restart(g->pkg);
     for (int64_t p = 0; p < n;) {
         int64_t m = p + g->batch <= n ? g->batch : 1;
         int64_t k = pre_index(g, n, p + m - 1);
@@ -390,7 +391,7 @@ static int run_prompt(struct gate *g, size_t prompt, struct err *e)
 
     if (prefill_pass(g, ids, n, e))
         return -1;
-    package_reset(g->pkg);
+    package_reset(g->pkg); /* nor stand in for what infer has to write */
     if ((g->ref && oracle_reset(g->ref, e)) ||
         (g->dec && oracle_reset(g->dec, e)))
         return -1;

@@ -239,6 +239,13 @@ void package_reset(struct package *p)
     p->pos = 0;
 }
 
+void package_restart(struct package *p)
+{
+    if (p->meta.recurrent_state)
+        package_reset(p);
+    p->pos = 0;
+}
+
 int64_t package_position(const struct package *p)
 {
     return p->pos;

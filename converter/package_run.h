@@ -23,6 +23,9 @@ const struct pkg *package_file(const struct package *p, size_t i);
 
 /* Empty context. */
 void package_reset(struct package *p);
+/* Position 0 as runtimes restart: states stay what they are, unless they are
+ * of a kind that cannot be rewound. */
+void package_restart(struct package *p);
 /* Feeds `n` tokens at the current position: one prefill call when n equals
  * the batch size and `prefill` is set, else token by token through infer.
  * logits: [vocab] of the last token, or NULL to skip the head. After a

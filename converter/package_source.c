@@ -159,9 +159,33 @@ static int check_shape(const struct piece *p, uint64_t total,
                    nd->dims[0], cols);
 }
 
-static int add_entry(struct package_source *s, const struct mil_function *f,
-                     const struct ckpt *c, const struct js_node *n,
-                     struct err *e)
+static bool same_const(const struct mil_const *a, const struct mil_const *b)
+{
+    if (!a || !b || a->data || b->data)
+        return a == b || (a && b && a->data && a->data == b->data);
+    return mil_type_equal(&a->type, &b->type) &&
+           !memcmp(a->bytes, b->bytes, (size_t)mil_type_bytes(&a->type));
+}
+
+/* The functions of a file share their constants. */
+static bool known(const struct package_source *s, size_t first,
+                  const struct piece *p)
+{
+    for (size_t i = first; i < s->n; i++) {
+        const struct piece *q = &s->pieces[i];
+
+        if (!strcmp(q->name, p->name) && same_const(q->values, p->values) &&
+            same_const(q->indices, p->indices) &&
+            same_const(q->tables, p->tables))
+            return true;
+    }
+    return false;
+}
+
+/* first: where this file's pieces begin. */
+static int add_entry(struct package_source *s, size_t first,
+                     const struct mil_function *f, const struct ckpt *c,
+                     const struct js_node *n, struct err *e)
 {
     struct piece p = { 0 };
     uint64_t total;
@@ -183,8 +207,11 @@ static int add_entry(struct package_source *s, const struct mil_function *f,
     else
         rc = err_set(e, ERR_UNSUPPORTED, "constant '%s' is made by op '%s'",
                      p.name, mil_op_info(op->code)->name);
-    if (rc || check_shape(&p, total, c, e) ||
-        (s->n == s->cap &&
+    if (rc || check_shape(&p, total, c, e))
+        return -1;
+    if (known(s, first, &p))
+        return 0;
+    if ((s->n == s->cap &&
          mem_grow((void **)&s->pieces, &s->cap, s->n, sizeof(*s->pieces), e)))
         return -1;
     s->pieces[s->n++] = p;
@@ -197,6 +224,7 @@ static int add_file(struct package_source *s, const struct pkg *file,
     const struct mil_program *prog = pkg_program(file);
     const char *text = mil_program_metadata(prog, CV_SOURCES_KEY);
     struct js_doc *d;
+    size_t first = s->n;
 
     if (!text)
         return err_set(e, ERR_UNSUPPORTED,
@@ -207,9 +235,11 @@ static int add_file(struct package_source *s, const struct pkg *file,
     if (!d)
         return err_in(e, "metadata '%s'", CV_SOURCES_KEY);
     s->docs[s->n_docs++] = d;
-    for (const struct js_node *n = js_first(js_root(d)); n; n = js_next(n))
-        if (add_entry(s, prog->functions[0], c, n, e))
-            return err_in(e, "'%s'", pkg_path(file));
+    for (size_t i = 0; i < prog->n_functions; i++)
+        for (const struct js_node *n = js_first(js_root(d)); n; n = js_next(n))
+            if (add_entry(s, first, prog->functions[i], c, n, e))
+                return err_in(e, "'%s', function '%s'", pkg_path(file),
+                              prog->functions[i]->name);
     return 0;
 }
 

@@ -549,6 +549,17 @@ static void layer_from_another(struct mil_function *f)
              "layers_1_mlp_down_proj_weight");
 }
 
+/* Too little for logits. */
+static void one_weight(struct mil_function *f)
+{
+    mil_ref v = tg_named(f, "layers_2_mlp_up_proj_weight");
+    size_t n;
+    float *x = tg_floats(f, v, &n);
+
+    x[n / 2] *= 1.25f;
+    tg_put(f, v, x);
+}
+
 static void token_rows_ahead(struct mil_function *f)
 {
     rows_ahead(f, "embed_tokens_weight");
@@ -754,6 +765,8 @@ static const struct fault weight_faults[] = {
       "weights_differ cosine_min" },
     { "norm of another layer", CV_CHUNK, 1, norm_of_another_layer, NULL,
       "weights_differ cosine_min" },
+    { "one weight of prefill", CV_CHUNK, 1, one_weight, "prefill",
+      "weights_differ" },
     { "NaN in a norm", CV_CHUNK, 1, norm_with_nan, NULL,
       "weights_differ finite cosine_min prefill_infer_relative_diff" },
     { "a layer's weights from another", CV_CHUNK, 1, layer_from_another, NULL,
