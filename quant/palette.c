@@ -365,7 +365,6 @@ static int large_table(struct qz_palette *p, uint64_t g, struct err *e)
 
     if (p->done[g])
         return 0;
-    p->block = p->blocks; /* the buffers are used */
     memset(p->wide, 0, KEYS * sizeof *p->wide);
     for (; row < end; row += n) {
         n = end - row < p->block_rows ? end - row : p->block_rows;

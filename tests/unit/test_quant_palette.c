@@ -315,6 +315,14 @@ Test(palette, refusals_name_the_place)
     cr_assert_eq(e.code, ERR_INPUT);
     cr_assert_str_eq(e.text, "weight at row 301, column 7 is nan");
     err_reset(&e);
+    {
+        struct qz_palette *alone = open_palette(&m, 4, 8, NULL);
+
+        cr_assert_eq(qz_palette_read_indices(alone, 0, b, 16, &e), -1);
+        cr_assert_str_eq(e.text, "weight at row 301, column 7 is nan");
+        err_reset(&e);
+        qz_palette_free(alone);
+    }
     /* Asked again, the answer is the same. */
     cr_assert_eq(qz_palette_read_tables(p, 0, b, 16, &e), -1);
     cr_assert_str_eq(e.text, "weight at row 301, column 7 is nan");
