@@ -320,10 +320,14 @@ void t_conv_synth(const char *arch, const char *like, const char *name)
 
 struct cv_options t_conv_options(const char *model)
 {
+    static char kept[64][600]; /* paths that outlive the ring's */
+    static unsigned at;
     struct cv_options o;
+    char *path = kept[at++ % 64];
 
+    snprintf(path, sizeof kept[0], "%s", t_conv_path(model));
     cv_options_init(&o);
-    o.model = t_conv_path(model);
+    o.model = path;
     o.ctx = 64;
     o.batch = 16;
     o.lut_ffn = o.lut_head = (struct cv_lut){ 4, 8 };
