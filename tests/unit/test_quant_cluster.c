@@ -442,7 +442,7 @@ Test(cluster, no_more_values_than_entries_is_lossless)
             cr_assert_eq(cluster(s, v, 1000, QZ_F16, 0, widths[w], table, idx,
                                  &r),
                          0);
-            cr_assert_eq(r.distinct, m);
+            cr_assert_eq(r.distinct, (uint32_t)m);
             for (q = 0; q < 1 << widths[w]; q++)
                 cr_assert_eq(table[q], 0x3c00 + (q < m ? q : m - 1));
         }
