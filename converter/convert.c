@@ -36,6 +36,26 @@ static char *existing_parent(const char *path, struct err *e)
     return p;
 }
 
+/* ".." behind a folder that does not exist means nothing yet, and would lead
+ * anywhere once its parents are made. */
+static int check_way(const struct cv_job *j, const char *parent, struct err *e)
+{
+    size_t n = strlen(parent);
+    const char *p = j->output;
+
+    if (!strncmp(p, parent, n))
+        p += n;
+    for (; *p; p += strcspn(p, "/")) {
+        p += strspn(p, "/");
+        if (!strncmp(p, "..", 2) && (p[2] == '/' || !p[2]))
+            return err_set(e, ERR_USAGE,
+                           "the output '%s' goes through '..' of a folder "
+                           "that does not exist",
+                           j->output);
+    }
+    return 0;
+}
+
 /* An input file may lie under any of its names in the folder that goes. */
 static int check_inputs(const struct cv_job *j, struct err *e)
 {
@@ -171,24 +191,12 @@ static int preflight(const struct cv_job *j, struct err *e)
     char *parent = existing_parent(j->output, e);
     int rc = -1;
 
-    if (parent && !check_apart(j, parent, e) && !check_output(j, e) &&
+    if (parent && !check_way(j, parent, e) && !check_apart(j, parent, e) &&
+        !check_output(j, e) &&
         !check_space(j, parent, j->disk_bytes + SPACE_SLACK, e))
         rc = 0;
     mem_free(parent);
     return rc;
-}
-
-/* The parents of the output may only now exist, and lead anywhere. */
-static int begin_stage(const struct cv_job *j, struct io_stage *stage,
-                       struct err *e)
-{
-    if (io_stage_begin(stage, j->output, j->opt.force, e))
-        return -1;
-    if (io_contains(j->opt.model, stage->dir) == 1)
-        return err_set(e, ERR_USAGE,
-                       "the output '%s' lies inside the model folder '%s'",
-                       j->output, j->opt.model);
-    return 0;
 }
 
 /* ---- the work ---- */
@@ -279,7 +287,8 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
     int rc = -1;
 
     if (preflight(j, e) || !(a = assets_open(&j->ckpt, &j->notes, e)) ||
-        buf_ok(&j->notes, e) || begin_stage(j, &stage, e) ||
+        buf_ok(&j->notes, e) ||
+        io_stage_begin(&stage, j->output, j->opt.force, e) ||
         write_all(j, a, stage.dir, e))
         goto out;
     assets_close(a); /* the gate needs the memory */
