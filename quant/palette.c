@@ -47,6 +47,8 @@ struct qz_palette {
     uint8_t *done; /* per group: its table is there */
     struct qz_stats stats;
 
+    /* Only while something is read: see need_work. */
+    bool working;
     uint64_t block;       /* the one in `packed`; `blocks` if none */
     uint64_t first_group; /* of the block in work */
     uint64_t weights;     /* in the block in work */
@@ -124,17 +126,27 @@ static void set_blocks(struct qz_palette *p)
     p->nearest_group = p->groups;
 }
 
-static int get_memory(struct qz_palette *p, struct err *e)
+static int get_tables(struct qz_palette *p, struct err *e)
 {
-    size_t block = (size_t)(p->block_rows * p->src.cols);
-    size_t workers = (size_t)p->workers, i;
     uint64_t elems;
 
     if (!mem_mul(p->groups, p->k, &elems) || elems > SIZE_MAX / 2)
         return err_set(e, ERR_NOMEM, "tables of %" PRIu64 " groups", p->groups);
     if ((p->tables = mem_alloc((size_t)elems, sizeof(f16_t), e)) == NULL ||
-        (p->done = mem_zalloc((size_t)p->groups, 1, e)) == NULL ||
-        (p->values = mem_alloc(block, sizeof(uint16_t), e)) == NULL ||
+        (p->done = mem_zalloc((size_t)p->groups, 1, e)) == NULL)
+        return -1;
+    return 0;
+}
+
+/* What a block needs while it is worked on. A conversion has hundreds of
+ * palettes and reads one at a time: each takes this when it is first read
+ * and gives it back behind its last byte. */
+static int get_work(struct qz_palette *p, struct err *e)
+{
+    size_t block = (size_t)(p->block_rows * p->src.cols);
+    size_t workers = (size_t)p->workers, i;
+
+    if ((p->values = mem_alloc(block, sizeof(uint16_t), e)) == NULL ||
         (p->indices = mem_alloc(block, 1, e)) == NULL ||
         (p->packed = mem_alloc(block, 1, e)) == NULL ||
         (p->scratch = mem_zalloc(workers, sizeof *p->scratch, e)) == NULL ||
@@ -152,6 +164,43 @@ static int get_memory(struct qz_palette *p, struct err *e)
         (p->spans = mem_alloc(workers, sizeof *p->spans, e)) == NULL)
         return -1;
     return 0;
+}
+
+static void drop_work(struct qz_palette *p)
+{
+    int i;
+
+    for (i = 0; p->scratch != NULL && i < p->workers; i++)
+        qz_scratch_free(p->scratch[i]);
+    mem_free(p->scratch);
+    mem_free(p->failures);
+    mem_free(p->values);
+    mem_free(p->indices);
+    mem_free(p->packed);
+    mem_free(p->results);
+    mem_free(p->wide);
+    mem_free(p->spans);
+    p->scratch = NULL;
+    p->failures = NULL;
+    p->values = NULL;
+    p->indices = p->packed = NULL;
+    p->results = NULL;
+    p->wide = NULL;
+    p->spans = NULL;
+    p->working = false;
+    p->block = p->blocks;
+    p->nearest_group = p->groups;
+}
+
+static int need_work(struct qz_palette *p, struct err *e)
+{
+    if (p->working)
+        return 0;
+    p->working = true;
+    if (!get_work(p, e))
+        return 0;
+    drop_work(p);
+    return -1;
 }
 
 struct qz_palette *qz_palette_new(const struct qz_source *src, int bits,
@@ -172,7 +221,7 @@ struct qz_palette *qz_palette_new(const struct qz_source *src, int bits,
     p->par = par;
     p->workers = par_width(par);
     set_blocks(p);
-    if (get_memory(p, e)) {
+    if (get_tables(p, e)) {
         qz_palette_free(p);
         return NULL;
     }
@@ -181,22 +230,11 @@ struct qz_palette *qz_palette_new(const struct qz_source *src, int bits,
 
 void qz_palette_free(struct qz_palette *p)
 {
-    int i;
-
     if (p == NULL)
         return;
-    for (i = 0; p->scratch != NULL && i < p->workers; i++)
-        qz_scratch_free(p->scratch[i]);
-    mem_free(p->scratch);
-    mem_free(p->failures);
+    drop_work(p);
     mem_free(p->tables);
     mem_free(p->done);
-    mem_free(p->values);
-    mem_free(p->indices);
-    mem_free(p->packed);
-    mem_free(p->results);
-    mem_free(p->wide);
-    mem_free(p->spans);
     mem_free(p);
 }
 
@@ -475,7 +513,7 @@ int qz_palette_read_indices(struct qz_palette *p, uint64_t offset, void *dst,
     uint64_t block, from, len;
     uint8_t *out = dst;
 
-    if (check_range(offset, n, total, "indices", e))
+    if (check_range(offset, n, total, "indices", e) || need_work(p, e))
         return -1;
     /* One block may end inside a byte: the only one, or the last. */
     if (p->blocks == 1)
@@ -488,6 +526,8 @@ int qz_palette_read_indices(struct qz_palette *p, uint64_t offset, void *dst,
             return -1;
         memcpy(out, p->packed + from, (size_t)len);
     }
+    if (offset == total)
+        drop_work(p);
     return 0;
 }
 
@@ -504,8 +544,9 @@ int qz_palette_read_tables(struct qz_palette *p, uint64_t offset, void *dst,
         at = offset + i;
         g = at / size;
         if (!p->done[g] &&
-            (p->large ? large_table(p, g, e)
-                      : load_block(p, g * p->group / p->block_rows, e)))
+            (need_work(p, e) ||
+             (p->large ? large_table(p, g, e)
+                       : load_block(p, g * p->group / p->block_rows, e))))
             return -1;
         out[i] = (uint8_t)(p->tables[at / 2] >> (at % 2 * 8));
     }
