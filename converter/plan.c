@@ -159,6 +159,11 @@ static int check_shape(const struct cv_job *j, struct err *e)
                        "--ctx %" PRId64 " is above the model's %" PRId64
                        " positions (max_position_embeddings)",
                        ctx, hp->max_positions);
+    if (j->opt.max_chunk_mb < 1 || j->opt.max_chunk_mb > 1000000000)
+        return err_set(e, ERR_USAGE,
+                       "--max-chunk-mb %" PRId64
+                       " is not between 1 and 1000000000",
+                       j->opt.max_chunk_mb);
     if (j->opt.chunks < 0 || j->opt.chunks > 99 || j->opt.chunks > hp->layers)
         return err_set(e, ERR_USAGE,
                        "--chunks %d: between 1 and %" PRId64
@@ -283,21 +288,21 @@ static int size_chunks(struct cv_job *j, uint64_t *largest, struct err *e)
     return 0;
 }
 
+/* As few chunks as stay below the limit. The whole in one chunk tells how many
+ * there must be at least; layers are not cut, so it may take a few more. */
 static int plan_parts(struct cv_job *j, struct err *e)
 {
-    uint64_t limit = (uint64_t)j->opt.max_chunk_mb * 1000000u, largest;
+    uint64_t limit = (uint64_t)j->opt.max_chunk_mb * 1000000u, largest, least;
     int max = j->ckpt.hp.layers < 99 ? (int)j->ckpt.hp.layers : 99;
 
     j->chunks = j->opt.chunks ? j->opt.chunks : 1;
     if (size_chunks(j, &largest, e))
         return -1;
+    least = (largest + limit - 1) / limit;
     while (!j->opt.chunks && largest > limit && j->chunks < max) {
-        /* Aim by the size found, and step by at least one. */
-        uint64_t aim = ((uint64_t)j->chunks * largest + limit - 1) / limit;
-
-        j->chunks = aim > (uint64_t)j->chunks + 1 ? (int)aim : j->chunks + 1;
-        if (j->chunks > max)
-            j->chunks = max;
+        j->chunks++;
+        if (least > (uint64_t)j->chunks)
+            j->chunks = least < (uint64_t)max ? (int)least : max;
         if (size_chunks(j, &largest, e))
             return -1;
     }

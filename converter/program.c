@@ -519,8 +519,8 @@ static int seen_before(struct seen *s, const struct mil_data *d, struct err *e)
     return 0;
 }
 
-/* Constants below ten elements stand inside the model. A blob takes a 64-byte
- * record, its bytes, and zeros up to the next multiple of 64. */
+/* Constants below ten elements stand inside the model. A blob is a record of 64
+ * bytes at a multiple of 64, and its bytes. */
 static bool is_blob(const struct mil_value *v)
 {
     return v->konst && v->konst->data &&
@@ -535,7 +535,7 @@ static int add_const(struct seen *s, struct cv_part *part,
 
     if (known)
         return known < 0 ? -1 : 0;
-    part->weight_bytes += 64 + (d->bytes + 63) / 64 * 64;
+    part->weight_bytes += (64 - part->weight_bytes % 64) % 64 + 64 + d->bytes;
     if (d->bytes > part->largest_blob)
         part->largest_blob = d->bytes;
     for (int i = 0; i < d->type.rank; i++)
@@ -544,10 +544,32 @@ static int add_const(struct seen *s, struct cv_part *part,
     return 0;
 }
 
+/* In the order of writing: the last blob is not padded. */
+static int add_consts(struct seen *s, struct cv_part *part,
+                      const struct mil_function *f, const struct mil_op *op,
+                      struct err *e)
+{
+    int n = mil_op_info(op->code)->n_params;
+
+    for (int i = 0; i < n; i++)
+        for (uint32_t k = 0; k < op->args[i].n; k++) {
+            const struct mil_value *v = mil_value(f, op->args[i].refs[k]);
+
+            if (v->kind == MIL_V_LITERAL && is_blob(v) &&
+                add_const(s, part, v, e))
+                return -1;
+        }
+    for (uint32_t i = 0; i < op->n_outs; i++)
+        if (is_blob(mil_value(f, op->outs[i])) &&
+            add_const(s, part, mil_value(f, op->outs[i]), e))
+            return -1;
+    return 0;
+}
+
 /* What the program's message will take, within 1 %: a fit to messages of 48
  * parts (tests/unit/test_plan.c holds it to others). */
 struct message {
-    uint64_t ops, args, blobs, text;
+    uint64_t ops, args, blobs, text, inside;
 };
 
 static void count_op(struct message *m, const struct mil_function *f,
@@ -564,8 +586,12 @@ static void count_op(struct message *m, const struct mil_function *f,
             const struct mil_value *v = mil_value(f, op->args[i].refs[k]);
 
             m->args++;
-            m->blobs += is_blob(v) && v->kind == MIL_V_LITERAL;
-            m->text += v->kind == MIL_V_LITERAL ? 0 : strlen(v->name);
+            if (v->kind != MIL_V_LITERAL)
+                m->text += strlen(v->name);
+            else if (is_blob(v))
+                m->blobs++;
+            else if (v->konst && v->konst->data)
+                m->inside += 37 + v->konst->data->bytes;
         }
     for (uint32_t i = 0; i < op->n_outs; i++)
         m->blobs += is_blob(mil_value(f, op->outs[i]));
@@ -581,7 +607,7 @@ static uint64_t message_bytes(const struct mil_program *p)
     for (size_t i = 0; i < p->n_metadata; i++)
         m.text += strlen(p->metadata[i].key) + strlen(p->metadata[i].value);
     return (318000 + 90270 * m.ops + 28490 * m.args + 68140 * m.blobs +
-            351 * m.text) /
+            351 * m.text + 1000 * m.inside) /
            1000;
 }
 
@@ -597,9 +623,8 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
     for (size_t i = 0; !rc && i < p->program->n_functions; i++) {
         const struct mil_function *f = p->program->functions[i];
 
-        for (size_t k = 1; !rc && k < f->n_values; k++)
-            if (is_blob(&f->values[k]))
-                rc = add_const(&s, part, &f->values[k], e);
+        for (size_t k = 0; !rc && k < f->n_ops; k++)
+            rc = add_consts(&s, part, f, &f->ops[k], e);
     }
     mem_free(s.d);
     for (size_t i = 0; i < p->palettes->n; i++)

@@ -1,0 +1,678 @@
+/*
+ * Options and plans: figures against what is written, names, chunks, parts of
+ * the head, limits, and every published config.
+ */
+#define _DEFAULT_SOURCE /* wait4 */
+#include <criterion/criterion.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "converter/base/compiler.h"
+#include "converter/base/io.h"
+#include "converter/base/mem.h"
+#include "t_ckpt.h"
+#include "t_conv.h"
+
+TestSuite(plan, .fini = t_conv_clean);
+
+/* ---- options ---- */
+
+static void lut_is(const char *text, int bits, uint64_t group)
+{
+    struct err e = ERR_INIT;
+    struct cv_lut l = { -1, 99 };
+
+    cr_assert_eq(cv_lut_parse("--lut", text, &l, &e), 0, "%s: %s", text,
+                 e.text);
+    cr_expect(l.bits == bits && l.group == group, "%s: %d,%" PRIu64, text,
+              l.bits, l.group);
+}
+
+Test(plan, lut_options)
+{
+    static const char *const bad[] = {
+        "",     "0",         "5",         "7",
+        "9",    "16",        "six",       "6,",
+        "6,x",  "6,-8",      "6,8,2",     "6x",
+        " 6",   "6 ",        "6,8 ",      "none,8",
+        "None", "06",        "6.0",       "6,1e1",
+        "-6",   "6,tensors", "6,1048577", "6,99999999999999999999",
+    };
+
+    lut_is("none", 0, 8);
+    lut_is("6", 6, 8);
+    lut_is("4,16", 4, 16);
+    lut_is("1,1", 1, 1);
+    lut_is("8,0", 8, 0);
+    lut_is("3,tensor", 3, 0);
+    lut_is("2,t", 2, 0);
+    lut_is("6,1048576", 6, 1048576);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct err e = ERR_INIT;
+        struct cv_lut l;
+
+        cr_expect_eq(cv_lut_parse("--lut2", bad[i], &l, &e), -1, "'%s'",
+                     bad[i]);
+        cr_expect_eq((int)e.code, (int)ERR_USAGE);
+        cr_expect(strstr(e.text, "--lut2: "), "%s", e.text);
+    }
+}
+
+static void refused(const struct cv_options *o, const char *says)
+{
+    struct err e = ERR_INIT;
+    struct cv_job j;
+
+    cr_expect_eq(cv_job_open(&j, o, true, &e), -1, "'%s' was expected", says);
+    cr_expect_eq((int)e.code, (int)ERR_USAGE, "%s", e.text);
+    cr_expect(strstr(e.text, says), "'%s' lacks '%s'", e.text, says);
+}
+
+static void plan(const struct cv_options *o, struct cv_job *j)
+{
+    struct err e = ERR_INIT;
+
+    cr_assert_eq(cv_job_open(j, o, true, &e), 0, "%s", e.text);
+}
+
+Test(plan, shapes_that_cannot_be)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct cv_options o, good;
+
+    t_model_write(&m, "m");
+    good = o = t_conv_options("m");
+    o.batch = 0;
+    refused(&o, "--batch 0");
+    o.batch = 4097;
+    refused(&o, "--batch 4097");
+    o = good;
+    o.ctx = 72;
+    refused(&o, "--ctx 72 is not a multiple of the batch of 16");
+    o.ctx = 0;
+    refused(&o, "--ctx 0");
+    o.ctx = -16;
+    refused(&o, "--ctx -16");
+    o.ctx = 144;
+    refused(&o, "--ctx 144 is above the model's 128 positions");
+    o = good;
+    o.chunks = 3;
+    refused(&o, "--chunks 3: between 1 and 2 chunks");
+    o.chunks = -1;
+    refused(&o, "--chunks -1");
+    o = good;
+    o.head_parts = 3;
+    refused(&o, "--split-lm-head 3 does not divide the vocabulary of 64");
+    o.head_parts = -4;
+    refused(&o, "--split-lm-head -4");
+    o = good;
+    o.max_chunk_mb = 0;
+    refused(&o, "--max-chunk-mb 0");
+    o.max_chunk_mb = INT64_MAX;
+    refused(&o, "--max-chunk-mb 9223372036854775807");
+}
+
+Test(plan, prefixes)
+{
+    static const char *const good[] = { "q", "My_Model-2", "nope", "gemma",
+                                        "A234567890123456789012345678901234567"
+                                        "8901234567" };
+    static const char *const bad[] = { "",
+                                       "no",
+                                       "NO",
+                                       "Null",
+                                       "true",
+                                       "On",
+                                       "y",
+                                       "1x",
+                                       "0x10",
+                                       "1e5",
+                                       "-x",
+                                       "_x",
+                                       "a.b",
+                                       "a b",
+                                       "a/b",
+                                       "..",
+                                       "a:",
+                                       "\xc3\xa9",
+                                       "a#",
+                                       "~",
+                                       "A2345678901234567890123456789012345"
+                                       "67890123456789",
+                                       "x_chunk_01of02",
+                                       "myFFN",
+                                       "gemma3",
+                                       "gemma3x" };
+    struct t_model m = t_model_tiny("llama");
+    struct cv_options o;
+
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        struct cv_job j;
+
+        o.prefix = good[i];
+        plan(&o, &j);
+        cr_expect(!strncmp(j.parts[0].name, good[i], strlen(good[i])));
+        cv_job_close(&j);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        o.prefix = bad[i];
+        refused(&o, "--prefix '");
+    }
+}
+
+/* ---- names ---- */
+
+static void named(const char *model, const char *want)
+{
+    struct cv_options o = t_conv_options(model);
+    struct cv_job j;
+    char full[300];
+
+    plan(&o, &j);
+    snprintf(full, sizeof full, "anemll-%s-ctx64", want);
+    cr_expect_str_eq(j.name, full, "%s: %s", model, j.name);
+    snprintf(full, sizeof full, "./anemll-%s-ctx64", want);
+    cr_expect_str_eq(j.output, full);
+    cv_job_close(&j);
+}
+
+Test(plan, names_of_models)
+{
+    struct t_model m = t_model_tiny("llama");
+    char longest[300] = "", cut[101] = "";
+
+    t_model_write(&m, "Small-1B");
+    t_model_write(&m, "models--Qwen--Qwen3-0.6B/snapshots/c1899de");
+    t_model_write(&m, "plain/snapshots/abc");
+    t_model_write(&m, "x/snapshots/abc/sub");
+    t_model_write(&m, "a b&c(d)");
+    for (int i = 0; i < 250; i++)
+        longest[i] = cut[i < 100 ? i : 99] = 'n';
+    t_model_write(&m, longest);
+    cr_assert_eq(symlink("models--Qwen--Qwen3-0.6B/snapshots/c1899de",
+                         t_conv_path("link")),
+                 0);
+    named("Small-1B", "Small-1B");
+    named("Small-1B///", "Small-1B");
+    named("Small-1B/.", "Small-1B");
+    named("x/../Small-1B", "Small-1B");
+    named("models--Qwen--Qwen3-0.6B/snapshots/c1899de", "Qwen-Qwen3-0.6B");
+    named("models--Qwen--Qwen3-0.6B/snapshots/c1899de/", "Qwen-Qwen3-0.6B");
+    named("link", "Qwen-Qwen3-0.6B");
+    named("plain/snapshots/abc", "plain");
+    named("x/snapshots/abc/sub", "sub");
+    named("a b&c(d)", "a_b_c_d_");
+    named(longest, cut);
+    cr_assert_eq(chdir(t_conv_path("Small-1B")), 0);
+    {
+        struct cv_options o = t_conv_options(".");
+        struct cv_job j;
+
+        o.model = ".";
+        plan(&o, &j);
+        cr_expect_str_eq(j.name, "anemll-Small-1B-ctx64");
+        cv_job_close(&j);
+    }
+    cr_assert_eq(chdir("/"), 0);
+}
+
+Test(plan, names_of_parts)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct cv_options o;
+    struct cv_job j;
+
+    m.layers = 12;
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    o.chunks = 12;
+    o.lut_head = (struct cv_lut){ 8, 0 };
+    o.lut_embeddings = (struct cv_lut){ 6, 8 };
+    plan(&o, &j);
+    cr_expect_eq(j.n_parts, 14);
+    cr_expect_str_eq(j.parts[0].name, "qwen_embeddings_lut6");
+    cr_expect_str_eq(j.parts[1].name, "qwen_FFN_PF_lut4_chunk_01of12");
+    cr_expect_str_eq(j.parts[12].name, "qwen_FFN_PF_lut4_chunk_12of12");
+    cr_expect_str_eq(j.parts[13].name, "qwen_lm_head_lut8");
+    cv_job_close(&j);
+}
+
+/* ---- chunks ---- */
+
+Test(plan, first_chunks_take_the_remainder)
+{
+    static const int64_t want[][5] = {
+        { 7 }, { 4, 3 }, { 3, 2, 2 }, { 2, 2, 2, 1 }, { 2, 2, 1, 1, 1 }
+    };
+    struct t_model m = t_model_tiny("qwen3");
+    struct cv_options o;
+
+    m.layers = 7;
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    for (int c = 1; c <= 5; c++) {
+        int64_t first = 0;
+        struct cv_job j;
+
+        o.chunks = c;
+        plan(&o, &j);
+        for (int i = 0; i < c; i++) {
+            cr_expect_eq(j.parts[1 + i].n_layers, want[c - 1][i]);
+            cr_expect_eq(j.parts[1 + i].first_layer, first);
+            first += j.parts[1 + i].n_layers;
+        }
+        cr_expect_eq(first, 7);
+        cv_job_close(&j);
+    }
+}
+
+/* A published config in a folder of its own; false where there is none. */
+static bool config(const char *name)
+{
+    const char *root = t_ckpt_shared("configs");
+    char path[1200], *text;
+
+    if (!root)
+        return false;
+    snprintf(path, sizeof path, "%s/%s/config.json", root, name);
+    text = t_conv_text(path, NULL);
+    snprintf(path, sizeof path, "%s/config.json", name);
+    t_conv_put(path, text);
+    mem_free(text);
+    return true;
+}
+
+/* Fewest chunks whose largest stays below the limit, by trying all. */
+static void expect_fewest(struct cv_options *o)
+{
+    struct cv_job j;
+    int chosen;
+
+    o->chunks = 0;
+    plan(o, &j);
+    chosen = j.chunks;
+    cv_job_close(&j);
+    for (int c = 1; c <= chosen; c++) {
+        uint64_t largest = 0;
+
+        o->chunks = c;
+        plan(o, &j);
+        for (int i = 1; i <= c; i++)
+            if (j.parts[i].weight_bytes > largest)
+                largest = j.parts[i].weight_bytes;
+        cv_job_close(&j);
+        cr_expect((largest <= (uint64_t)o->max_chunk_mb * 1000000) ==
+                      (c == chosen),
+                  "%d of %d chunks: %" PRIu64, c, chosen, largest);
+    }
+}
+
+Test(plan, auto_takes_as_few_chunks_as_fit, .timeout = 60)
+{
+    struct cv_options o;
+
+    if (!config("Qwen3-0.6B"))
+        cr_skip_test("no shared configs");
+    o = t_conv_options("Qwen3-0.6B");
+    o.lut_ffn.bits = 6;
+    o.max_chunk_mb = 950;
+    expect_fewest(&o);
+    o.max_chunk_mb = 90;
+    expect_fewest(&o);
+    o.max_chunk_mb = 37;
+    expect_fewest(&o);
+}
+
+Test(plan, a_layer_above_the_limit_is_said)
+{
+    struct cv_options o;
+    struct cv_job j;
+
+    if (!config("Qwen3-0.6B"))
+        cr_skip_test("no shared configs");
+    o = t_conv_options("Qwen3-0.6B");
+    o.max_chunk_mb = 1;
+    plan(&o, &j);
+    cr_expect_eq(j.chunks, 28);
+    cr_expect(strstr(buf_text(&j.notes), "one layer alone is above"), "%s",
+              buf_text(&j.notes));
+    cv_job_close(&j);
+}
+
+/* ---- the head ---- */
+
+static int head_parts(uint64_t vocab, const char *note)
+{
+    char text[900];
+    struct cv_options o;
+    struct cv_job j;
+    int n;
+
+    snprintf(text, sizeof text,
+             "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": "
+             "\"qwen3\", \"vocab_size\": %" PRIu64 ", \"hidden_size\": 64, "
+             "\"intermediate_size\": 64, \"num_hidden_layers\": 1, "
+             "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+             "\"head_dim\": 32, \"max_position_embeddings\": 128, "
+             "\"tie_word_embeddings\": true, \"rope_theta\": 1e4}",
+             vocab);
+    t_conv_put("v/config.json", text);
+    o = t_conv_options("v");
+    plan(&o, &j);
+    n = j.head_parts;
+    for (int i = 0; i < n; i++)
+        cr_expect_eq((uint64_t)j.head_sizes[i] * (uint64_t)n, vocab);
+    if (note)
+        cr_expect(strstr(buf_text(&j.notes), note), "%s", buf_text(&j.notes));
+    else
+        cr_expect(!strstr(buf_text(&j.notes), "LM head"), "%s",
+                  buf_text(&j.notes));
+    cv_job_close(&j);
+    return n;
+}
+
+Test(plan, head_in_equal_parts)
+{
+    cr_expect_eq(head_parts(151936, NULL), 16);
+    cr_expect_eq(head_parts(64, NULL), 16);
+    cr_expect_eq(head_parts(1999, "LM head: 1 equal parts, since 1999"), 1);
+    cr_expect_eq(head_parts(1001, "do not split into 16"), 13);
+    /* parts below the axis limit are nearer than fewer */
+    cr_expect_eq(head_parts(524288, "32 equal parts"), 32);
+    cr_expect_eq(head_parts(150001, "parts of 150001 rows are above 16384"), 1);
+}
+
+/* ---- figures ---- */
+
+static void expect_figures(struct cv_options *o, const char *what)
+{
+    struct err e = ERR_INIT;
+    uint64_t bytes, off;
+    struct cv_job j;
+
+    o->output = t_conv_path("fig");
+    cr_assert_eq(cv_job_open(&j, o, false, &e), 0, "%s", e.text);
+    cr_assert_eq(cv_convert(&j, NULL, &e), 0, "%s", e.text);
+    bytes = t_conv_bytes("fig");
+    off = bytes > j.disk_bytes ? bytes - j.disk_bytes : j.disk_bytes - bytes;
+    cr_expect_leq(off, bytes / 100, "%s: disk %" PRIu64 " of %" PRIu64, what,
+                  j.disk_bytes, bytes);
+    for (size_t i = 0; i < j.n_parts; i++) {
+        const struct cv_part *p = &j.parts[i];
+
+        off = p->written_model > p->model_bytes
+                  ? p->written_model - p->model_bytes
+                  : p->model_bytes - p->written_model;
+        cr_expect_eq(p->weight_bytes, p->written_weights,
+                     "%s, %s: %" PRIu64 " planned, %" PRIu64 " written", what,
+                     p->name, p->weight_bytes, p->written_weights);
+        cr_expect_leq(off, p->written_model / 50,
+                      "%s, %s: message %" PRIu64 " of %" PRIu64, what, p->name,
+                      p->model_bytes, p->written_model);
+        cr_expect_eq(p->palettized, p->weights);
+    }
+    cv_job_close(&j);
+    cr_assert_eq(io_remove_tree(t_conv_path("fig"), &e), 0);
+}
+
+Test(plan, figures_are_what_is_written)
+{
+    static const int widths[] = { 0, 1, 2, 3, 4, 6, 8 };
+    struct cv_options o;
+
+    t_conv_synth("qwen3", "tiny", "q");
+    t_conv_synth("qwen3", "odd", "d");
+    t_conv_synth("llama", "tiny", "l");
+    for (size_t i = 0; i < 7; i++) {
+        o = t_conv_options("q");
+        o.lut_ffn.bits = o.lut_head.bits = widths[i];
+        expect_figures(&o, "qwen3 tiny");
+    }
+    o = t_conv_options("d");
+    o.chunks = 3;
+    o.lut_ffn = (struct cv_lut){ 6, 0 };
+    o.lut_head = (struct cv_lut){ 4, 16 };
+    o.lut_embeddings = (struct cv_lut){ 8, 1 };
+    expect_figures(&o, "qwen3 odd");
+    o = t_conv_options("l");
+    o.chunks = 2;
+    o.ctx = 512;
+    o.batch = 64;
+    o.lut_ffn = (struct cv_lut){ 4, 4 };
+    expect_figures(&o, "llama tiny");
+}
+
+Test(plan, figures_of_the_fixtures)
+{
+    static const char *const names[] = { "qwen3-tiny", "qwen3-odd",
+                                         "llama-odd" };
+    const char *root = t_ckpt_shared("fixtures");
+
+    if (!root)
+        cr_skip_test("no shared fixtures");
+    for (size_t i = 0; i < 3; i++) {
+        struct cv_options o;
+        char path[1100];
+
+        snprintf(path, sizeof path, "%s/%s", root, names[i]);
+        o = t_conv_options(path);
+        o.ctx = 256;
+        o.batch = 64;
+        o.chunks = i ? 2 : 0;
+        expect_figures(&o, names[i]);
+    }
+}
+
+static uint64_t states_of(const char *name)
+{
+    struct cv_options o = t_conv_options(name);
+    struct cv_job j;
+    uint64_t bytes;
+
+    o.ctx = 512;
+    o.batch = 64;
+    plan(&o, &j);
+    bytes = j.state_bytes;
+    cv_job_close(&j);
+    return bytes;
+}
+
+Test(plan, figures_of_published_models)
+{
+    if (!config("Qwen3-0.6B") || !config("Llama-3.2-1B-Instruct"))
+        cr_skip_test("no shared configs");
+    /* 2 x layers x heads x context x width x 2 bytes */
+    cr_expect_eq(states_of("Qwen3-0.6B"), UINT64_C(2) * 28 * 8 * 512 * 128 * 2);
+    cr_expect_eq(states_of("Llama-3.2-1B-Instruct"),
+                 UINT64_C(2) * 16 * 8 * 512 * 64 * 2);
+}
+
+static bool noted(const struct cv_job *j, const char *text)
+{
+    return strstr(buf_text(&j->notes), text) != NULL;
+}
+
+Test(plan, limits_are_said)
+{
+    struct cv_options o;
+    struct cv_job j;
+
+    if (!config("Qwen3-14B") || !config("Qwen3-0.6B"))
+        cr_skip_test("no shared configs");
+    o = t_conv_options("Qwen3-14B");
+    o.ctx = 32768;
+    o.batch = 64;
+    o.lut_ffn.bits = o.lut_head.bits = 0;
+    o.chunks = 10;
+    plan(&o, &j);
+    cr_expect(noted(&j, "state 'model_model_kv_cache_0': axis of 32768"), "%s",
+              buf_text(&j.notes));
+    cr_expect(noted(&j, "chunk_01of10': 2"), "%s", buf_text(&j.notes));
+    cr_expect(noted(&j, "above the 1 GB that iPhones load"));
+    cr_expect(noted(&j, "part 'qwen_embeddings': 155"), "%s",
+              buf_text(&j.notes));
+    cr_expect(noted(&j, "read in place"));
+    cr_expect(noted(&j, "an axis of 32768 is above 16384"));
+    cv_job_close(&j);
+    o = t_conv_options("Qwen3-0.6B");
+    plan(&o, &j);
+    cr_expect(!noted(&j, "above"), "%s", buf_text(&j.notes));
+    cv_job_close(&j);
+}
+
+/* ---- every published config ---- */
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+Test(plan, every_published_config, .timeout = 120)
+{
+    const char *root = t_ckpt_shared("configs");
+    struct err e = ERR_INIT;
+    char **names;
+    size_t n, planned = 0;
+
+    if (!root)
+        cr_skip_test("no shared configs");
+    cr_assert_eq(io_list(root, &names, &n, &e), 0, "%s", e.text);
+    for (size_t i = 0; i < n; i++) {
+        struct err why = ERR_INIT;
+        struct cv_options o;
+        struct cv_job j;
+        char path[1200];
+        double start = now();
+
+        snprintf(path, sizeof path, "%s/%s", root, names[i]);
+        if (!io_is_dir(path))
+            continue;
+        o = t_conv_options(path);
+        o.batch = 64;
+        if (cv_job_open(&j, &o, true, &why)) {
+            cr_expect(why.code == ERR_UNSUPPORTED || why.code == ERR_INPUT,
+                      "%s: %s", names[i], why.text);
+            cr_expect(!strchr(why.text, '\n'), "%s: %s", names[i], why.text);
+            continue;
+        }
+        planned++;
+        cr_expect_gt(j.disk_bytes, 1000000);
+        cv_job_close(&j);
+        cr_expect_lt(now() - start, 20, "%s took %.1f s", names[i],
+                     now() - start);
+    }
+    io_list_free(names, n);
+    cr_expect_geq(planned, 10, "%zu configs are planned", planned);
+}
+
+/* ---- memory ---- */
+
+#if !defined(HAVE_ASAN)
+/* Peak of a process that does nothing else, and the bound that was planned. */
+static void expect_memory(const char *model, int bits, uint64_t group,
+                          int threads)
+{
+    uint64_t bound[2] = { 0, 0 };
+    struct rusage used;
+    int fd[2], status;
+    pid_t pid;
+
+    cr_assert_eq(pipe(fd), 0);
+    pid = fork();
+    cr_assert_geq(pid, 0);
+    if (!pid) {
+        struct err e = ERR_INIT;
+        struct cv_options o = t_conv_options(model);
+        struct cv_job j;
+        int rc;
+
+        o.output = t_conv_path("mem");
+        o.lut_ffn = o.lut_head = (struct cv_lut){ bits, group };
+        o.par = par_new(threads, &e);
+        if (cv_job_open(&j, &o, false, &e))
+            _exit(1);
+        bound[0] = j.memory_bytes;
+        rc = cv_convert(&j, NULL, &e);
+        bound[1] = rc == 0;
+        if (write(fd[1], bound, sizeof bound) != (ssize_t)sizeof bound)
+            _exit(1);
+        _exit(0);
+    }
+    close(fd[1]);
+    cr_assert_eq(read(fd[0], bound, sizeof bound), (ssize_t)sizeof bound);
+    close(fd[0]);
+    cr_assert_eq(wait4(pid, &status, 0, &used), pid);
+    cr_expect_eq(bound[1], 1);
+    cr_expect_leq((uint64_t)used.ru_maxrss * 1024, bound[0],
+                  "%s, %d bits, group %" PRIu64 ", %d threads: %ld KB", model,
+                  bits, group, threads, used.ru_maxrss);
+    {
+        struct err e = ERR_INIT;
+
+        cr_assert_eq(io_remove_tree(t_conv_path("mem"), &e), 0);
+    }
+}
+
+Test(plan, memory_stays_below_the_bound)
+{
+    t_conv_synth("qwen3", "odd", "m");
+    expect_memory("m", 0, 8, 1);
+    expect_memory("m", 4, 8, 1);
+    expect_memory("m", 6, 0, 2);
+    expect_memory("m", 8, 1, 4);
+}
+#endif
+
+/* ---- printing ---- */
+
+Test(plan, text_and_json_tell_the_same)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct buf text = BUF_INIT, json = BUF_INIT;
+    struct err e = ERR_INIT;
+    struct cv_options o;
+    struct js_writer w;
+    struct js_doc *d;
+    struct cv_job j;
+    uint64_t v;
+
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    o.chunks = 2;
+    plan(&o, &j);
+    cv_plan_text(&j, &text);
+    cr_expect(strstr(buf_text(&text), "anemll-m-ctx64: qwen3, "));
+    cr_expect(strstr(buf_text(&text), "LUT4, group 8, layers 1-1"), "%s",
+              buf_text(&text));
+    cr_expect(strstr(buf_text(&text), "state model_model_kv_cache_0 [4, 2, 64, "
+                                      "16] fp16"),
+              "%s", buf_text(&text));
+    js_w_init(&w, &json);
+    cv_plan_json(&j, &w, NULL);
+    d = js_parse(buf_text(&json), json.len, &e);
+    cr_assert_not_null(d, "%s", e.text);
+    cr_expect(js_uint(js_get(js_root(d), "schema"), &v) && v == 1);
+    cr_expect(js_uint(js_get(js_root(d), "disk_bytes"), &v) &&
+              v == j.disk_bytes);
+    cr_expect(js_uint(js_get(js_root(d), "memory_bytes"), &v) &&
+              v == j.memory_bytes);
+    cr_expect_eq(js_count(js_get(js_root(d), "parts")), 4);
+    cr_expect(js_count(js_get(js_root(d), "notes")) > 0);
+    js_free(d);
+    buf_release(&json);
+    buf_release(&text);
+    cv_job_close(&j);
+}
