@@ -288,21 +288,31 @@ static int size_chunks(struct cv_job *j, uint64_t *largest, struct err *e)
     return 0;
 }
 
-/* As few chunks as stay below the limit. The whole in one chunk tells how many
- * there must be at least; layers are not cut, so it may take a few more. */
+/* The next count of chunks that makes the largest of them a layer shorter. */
+static int64_t more_chunks(int64_t layers, int64_t chunks)
+{
+    int64_t longest = (layers + chunks - 1) / chunks;
+
+    return longest > 1 ? (layers + longest - 2) / (longest - 1) : chunks + 1;
+}
+
+/* As few chunks as stay below the limit: the whole in one tells how many there
+ * must be at least; layers are not cut, so it may take more. */
 static int plan_parts(struct cv_job *j, struct err *e)
 {
     uint64_t limit = (uint64_t)j->opt.max_chunk_mb * 1000000u, largest, least;
-    int max = j->ckpt.hp.layers < 99 ? (int)j->ckpt.hp.layers : 99;
+    int64_t layers = j->ckpt.hp.layers, max = layers < 99 ? layers : 99;
 
     j->chunks = j->opt.chunks ? j->opt.chunks : 1;
     if (size_chunks(j, &largest, e))
         return -1;
     least = (largest + limit - 1) / limit;
     while (!j->opt.chunks && largest > limit && j->chunks < max) {
-        j->chunks++;
-        if (least > (uint64_t)j->chunks)
-            j->chunks = least < (uint64_t)max ? (int)least : max;
+        int64_t next = more_chunks(layers, j->chunks);
+
+        if (least > (uint64_t)next)
+            next = least < (uint64_t)max ? (int64_t)least : max;
+        j->chunks = (int)(next < max ? next : max);
         if (size_chunks(j, &largest, e))
             return -1;
     }
@@ -345,36 +355,70 @@ static void plan_states(struct cv_job *j)
     }
 }
 
-static void part_limits(struct cv_job *j, const struct cv_part *p)
+/* Parts beyond one limit: told in one line, by the first of them. */
+struct beyond {
+    const char *first;
+    size_t more;
+    uint64_t largest;
+};
+
+static void see_limit(struct beyond *b, const struct cv_part *p, uint64_t value,
+                      uint64_t limit)
 {
-    if (p->kind == CV_EMBEDDINGS) {
-        if (p->weight_bytes > PHONE_FILE_BYTES)
-            buf_printf(&j->notes,
-                       "part '%s': %" PRIu64 " bytes; token tables are read "
-                       "in place and load beyond 1 GB on a Mac (reported), "
-                       "iPhones are not known\n",
-                       p->name, p->weight_bytes);
+    if (value <= limit)
         return;
+    if (b->first)
+        b->more++;
+    else
+        b->first = p->name;
+    b->largest = value > b->largest ? value : b->largest;
+}
+
+static void tell_limit(struct buf *notes, const struct beyond *b,
+                       const char *what)
+{
+    if (!b->first)
+        return;
+    buf_printf(notes, "part '%s'", b->first);
+    if (b->more)
+        buf_printf(notes, " and %zu more", b->more);
+    buf_printf(notes, ": up to %" PRIu64 " %s (reported)\n", b->largest, what);
+}
+
+static void plan_limits(struct cv_job *j)
+{
+    struct beyond table = { 0 }, file = { 0 }, blob = { 0 }, axis = { 0 },
+                  later = { 0 };
+
+    for (size_t i = 0; i < j->n_parts; i++) {
+        const struct cv_part *p = &j->parts[i];
+        uint64_t longest = (uint64_t)p->largest_axis;
+
+        if (p->kind == CV_EMBEDDINGS) {
+            see_limit(&table, p, p->weight_bytes, PHONE_FILE_BYTES);
+            continue;
+        }
+        see_limit(&file, p, p->weight_bytes, PHONE_FILE_BYTES);
+        see_limit(&blob, p, p->largest_blob, BLOB_LIMIT - 1);
+        if (p->kind == CV_CHUNK) {
+            see_limit(&axis, p, longest, AXIS_LIMIT);
+            see_limit(&later, p, longest, AXIS_LATER);
+        }
     }
-    if (p->weight_bytes > PHONE_FILE_BYTES)
-        buf_printf(&j->notes,
-                   "part '%s': %" PRIu64 " bytes of weights are above the 1 "
-                   "GB that iPhones load (reported); more chunks or fewer "
-                   "bits help\n",
-                   p->name, p->weight_bytes);
-    if (p->largest_blob >= BLOB_LIMIT)
-        buf_printf(&j->notes,
-                   "part '%s': a weight of %" PRIu64 " bytes is not below "
-                   "2^31 and fails to load (reported)\n",
-                   p->name, p->largest_blob);
-    if (p->kind == CV_CHUNK && p->largest_axis > AXIS_LIMIT)
-        buf_printf(&j->notes,
-                   "part '%s': an axis of %" PRId64 " is above %d, which A13 "
-                   "to A15 chips refuse%s (reported)\n",
-                   p->name, p->largest_axis, AXIS_LIMIT,
-                   p->largest_axis > AXIS_LATER ? ", and above 65536, which "
-                                                  "later ones refuse too"
-                                                : "");
+    tell_limit(&j->notes, &table,
+               "bytes; token tables are read in place and load beyond 1 GB on "
+               "a Mac, iPhones are not known");
+    tell_limit(&j->notes, &file,
+               "bytes of weights are above the 1 GB that iPhones load; more "
+               "chunks or fewer bits help");
+    tell_limit(&j->notes, &blob,
+               "bytes of one weight are not below 2^31 and fail to load");
+    tell_limit(&j->notes, &axis,
+               "elements of one axis are above 16384, which A13 to A15 chips "
+               "refuse");
+    tell_limit(&j->notes, &later,
+               "elements of one axis are above 65536, which later chips "
+               "refuse too");
 }
 
 /* Peak of the conversion. The bound was measured, see docs. */
@@ -400,8 +444,8 @@ static int plan_sums(struct cv_job *j, struct err *e)
         const struct cv_part *p = &j->parts[i];
 
         j->disk_bytes += p->weight_bytes + p->model_bytes + MANIFEST_BYTES;
-        part_limits(j, p);
     }
+    plan_limits(j);
     plan_memory(j);
     return buf_ok(&j->notes, e);
 }
