@@ -28,7 +28,7 @@ BEGIN {
     below["tools"] = " tools" below["converter"]
     below["tests"] = " tests" below["converter"]
     library["cjson/"] = " base "
-    library["yaml.h"] = " converter "
+    library["yaml.h"] = " converter tests "
     library["protobuf-c/"] = " schema "
     library["xxhash.h"] = " base "
     library["zstd.h"] = " base converter "
