@@ -1,6 +1,7 @@
 /*
  * The gate's result as JSON, as gate.json of a package, and for people.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -113,8 +114,10 @@ int gate_write(const char *package, const struct gate_result *r, struct err *e)
     if (path && part && !buf_ok(&b, e) && !io_remove_tree(part, e) &&
         !io_write_file(part, b.data, b.len, e)) {
         rc = rename(part, path)
-                 ? err_set(e, ERR_IO, "cannot rename '%s' to '%s'", part, path)
+                 ? err_sys(e, errno, "cannot rename '%s' to '%s'", part, path)
                  : 0;
+        if (rc)
+            unlink(part);
     }
     buf_release(&b);
     mem_free(path);

@@ -96,7 +96,7 @@ static int from_line(struct prompts *p, const char *s, size_t n,
         size_t len = 0;
         int64_t id;
 
-        while (i + len < n && !strchr(" ,\t\r", s[i + len]))
+        while (i + len < n && !memchr(" ,\t\r", s[i + len], 4))
             len++;
         if (!len) {
             i++;

@@ -14,12 +14,9 @@
 #include "schema/package.h"
 #include "t_dir.h"
 
-#define CTX 64
-#define BATCH 16
-
 static struct err err;
 
-static void convert(struct t_gate *t, const char *lut, int chunks)
+static void convert(struct t_gate *t, const struct t_gate_recipe *r)
 {
     struct cv_options o;
     struct cv_job j;
@@ -27,29 +24,30 @@ static void convert(struct t_gate *t, const char *lut, int chunks)
     cv_options_init(&o);
     o.model = t->ck;
     o.output = t->honest;
-    o.ctx = CTX;
-    o.batch = BATCH;
-    o.chunks = chunks;
-    cr_assert_eq(cv_lut_parse("lut", lut ? lut : "none", &o.lut_ffn, &err), 0);
+    o.ctx = r->ctx ? r->ctx : 64;
+    o.batch = r->batch ? r->batch : 16;
+    o.chunks = r->chunks ? r->chunks : 1;
+    cr_assert_eq(cv_lut_parse("lut", r->lut ? r->lut : "none", &o.lut_ffn,
+                              &err),
+                 0);
     o.lut_head = o.lut_ffn;
     cr_assert_eq(cv_job_open(&j, &o, false, &err), 0, "%s", err.text);
     cr_assert_eq(cv_convert(&j, NULL, &err), 0, "%s", err.text);
     cv_job_close(&j);
 }
 
-void t_gate_make(struct t_gate *t, const char *arch, const char *like,
-                 const char *lut, int chunks, void (*bend)(const char *ck))
+void t_gate_make(struct t_gate *t, const struct t_gate_recipe *r)
 {
     memset(t, 0, sizeof(*t));
     snprintf(t->root, sizeof(t->root), "%s", t_dir_new());
     snprintf(t->ck, sizeof(t->ck), "%s/ck", t->root);
     snprintf(t->honest, sizeof(t->honest), "%s/honest", t->root);
     snprintf(t->copy, sizeof(t->copy), "%s/copy", t->root);
-    cr_assert_eq(synth_checkpoint(arch, like, 1, t->ck, NULL, &err), 0, "%s",
-                 err.text);
-    if (bend)
-        bend(t->ck);
-    convert(t, lut, chunks);
+    cr_assert_eq(synth_checkpoint(r->arch, r->like, 1, t->ck, NULL, &err), 0,
+                 "%s", err.text);
+    if (r->bend)
+        r->bend(t->ck);
+    convert(t, r);
     cr_assert_eq(ckpt_open(&t->ckpt, t->ck, 0, &err), 0, "%s", err.text);
 }
 

@@ -14,10 +14,16 @@ struct t_gate {
     struct ckpt ckpt;
 };
 
-/* lut NULL: "none". bend, if given, changes the checkpoint before it is
- * converted. */
-void t_gate_make(struct t_gate *t, const char *arch, const char *like,
-                 const char *lut, int chunks, void (*bend)(const char *ck));
+struct t_gate_recipe {
+    const char *arch, *like;      /* synthetic checkpoint */
+    const char *lut;              /* NULL: "none" */
+    int chunks;                   /* 0: 1 */
+    int64_t ctx, batch;           /* 0: 64, 16 */
+    void (*bend)(const char *ck); /* changes the checkpoint at first */
+};
+void t_gate_make(struct t_gate *t, const struct t_gate_recipe *recipe);
+#define T_GATE_MAKE(t, ...) \
+    t_gate_make(t, &(struct t_gate_recipe){ __VA_ARGS__ })
 void t_gate_drop(struct t_gate *t);
 
 /* The copy is made anew, with links to the honest files. */

@@ -751,7 +751,7 @@ Test(gate_faults, graph)
 {
     struct t_gate t;
 
-    t_gate_make(&t, "qwen3", "odd", "none", 2, NULL);
+    T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .chunks = 2);
     RUN_FAULTS(&t, graph_faults);
     t_gate_drop(&t);
 }
@@ -781,7 +781,7 @@ Test(gate_faults, weights)
 {
     struct t_gate t;
 
-    t_gate_make(&t, "qwen3", "tiny", "none", 1, NULL);
+    T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny");
     RUN_FAULTS(&t, weight_faults);
     t_gate_drop(&t);
 }
@@ -806,7 +806,7 @@ Test(gate_faults, llama_and_head)
 {
     struct t_gate t;
 
-    t_gate_make(&t, "llama", "tiny", "none", 1, NULL);
+    T_GATE_MAKE(&t, .arch = "llama", .like = "tiny");
     RUN_FAULTS(&t, llama_faults);
     t_gate_drop(&t);
 }
@@ -851,7 +851,7 @@ Test(gate_faults, epsilon_times_100)
                                            epsilon, NULL, "cosine_min" } };
     struct t_gate t;
 
-    t_gate_make(&t, "qwen3", "odd", "none", 1, small_keys);
+    T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .bend = small_keys);
     RUN_FAULTS(&t, list);
     t_gate_drop(&t);
 }
@@ -869,7 +869,7 @@ Test(gate_faults, a_row_that_no_prompt_reads)
     struct t_gate t;
     struct gate_result r;
 
-    t_gate_make(&t, "qwen3", "odd", "none", 1, NULL);
+    T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd");
     snprintf(t.tokens, sizeof(t.tokens), "%s/tokens.txt", t.root);
     for (int i = 0; i < 64; i++)
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "%d ", i);
@@ -918,7 +918,7 @@ Test(gate_faults, palettized_6_bits)
 {
     struct t_gate t;
 
-    t_gate_make(&t, "qwen3", "tiny", "6", 1, NULL);
+    T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny", .lut = "6");
     RUN_FAULTS(&t, lut_faults);
     t_gate_drop(&t);
 }
@@ -928,7 +928,7 @@ Test(gate_faults, palettized_2_bits)
 {
     struct t_gate t;
 
-    t_gate_make(&t, "llama", "tiny", "2,4", 1, NULL);
+    T_GATE_MAKE(&t, .arch = "llama", .like = "tiny", .lut = "2,4");
     RUN_FAULTS(&t, lut_faults);
     t_gate_drop(&t);
 }
@@ -943,7 +943,7 @@ Test(gate_faults, chunks_exchanged)
     struct gate_result r;
     struct t_gate t;
 
-    t_gate_make(&t, "qwen3", "odd", "none", 2, NULL);
+    T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .chunks = 2);
     t_gate_copy(&t);
     snprintf(a, sizeof(a), "%s", t_gate_part(&t, t.copy, CV_CHUNK, 1));
     snprintf(b, sizeof(b), "%s", t_gate_part(&t, t.copy, CV_CHUNK, 2));
@@ -994,7 +994,7 @@ Test(gate_faults, one_bit_of_the_weight_file)
                                     .caught = "weights_differ cosine_min" };
     struct t_gate t;
 
-    t_gate_make(&t, "llama", "tiny", "none", 1, NULL);
+    T_GATE_MAKE(&t, .arch = "llama", .like = "tiny");
     t_gate_copy(&t);
     t_gate_own(&t, CV_CHUNK, 1);
     flip_in_file(&t, 1, "layers_1_self_attn_q_proj_weight");
@@ -1057,7 +1057,7 @@ Test(gate_faults, the_list_of_sources)
                                       .caught = "cosine_min" };
     struct t_gate t, plain;
 
-    t_gate_make(&t, "qwen3", "tiny", "4", 1, NULL);
+    T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny", .lut = "4");
     t_gate_copy(&t);
     t_gate_edit(&t, CV_CHUNK, 1, lie, NULL);
     judge(&t, &lies);
@@ -1067,7 +1067,7 @@ Test(gate_faults, the_list_of_sources)
     t_gate_edit(&t, CV_CHUNK, 1, forget_list, NULL);
     judge(&t, &all);
     t_gate_drop(&t);
-    t_gate_make(&plain, "qwen3", "tiny", "none", 1, NULL);
+    T_GATE_MAKE(&plain, .arch = "qwen3", .like = "tiny");
     t_gate_copy(&plain);
     t_gate_edit(&plain, CV_CHUNK, 1, forget_one, NULL);
     judge(&plain, &one);
