@@ -13,10 +13,18 @@
 #include "quant/quant.h"
 #include "schema/package.h"
 
-/* A matrix and the two constants that replace it. */
+/* A matrix and the two constants that replace it. The palette holds all of
+ * the matrix's tables, and a part has hundreds of matrices: it is there from
+ * the first read to the last of the tables, which a writer asks for behind
+ * the indices. */
 struct cv_palette {
     const struct mil_data *source;
+    struct qz_source rows;
+    int bits;
+    uint64_t group;
+    struct par *par;
     struct qz_palette *palette;
+    struct qz_stats stats;
     struct mil_data indices, tables;
 };
 struct cv_palettes {
@@ -91,12 +99,28 @@ static int in_tensor(const struct cv_palette *p, struct err *e)
     return strstr(e->text, "tensor '") ? -1 : err_in(e, "tensor '%s'", name);
 }
 
+static int open_palette(struct cv_palette *p, struct err *e)
+{
+    if (!p->palette)
+        p->palette = qz_palette_new(&p->rows, p->bits, p->group, p->par, e);
+    return p->palette ? 0 : -1;
+}
+
+static void close_palette(struct cv_palette *p)
+{
+    if (p->palette)
+        qz_palette_stats(p->palette, &p->stats);
+    qz_palette_free(p->palette);
+    p->palette = NULL;
+}
+
 static int read_indices(void *cookie, uint64_t offset, void *dst, size_t n,
                         struct err *e)
 {
     struct cv_palette *p = cookie;
 
-    if (qz_palette_read_indices(p->palette, offset, dst, n, e))
+    if (open_palette(p, e) ||
+        qz_palette_read_indices(p->palette, offset, dst, n, e))
         return in_tensor(p, e);
     return 0;
 }
@@ -106,8 +130,11 @@ static int read_tables(void *cookie, uint64_t offset, void *dst, size_t n,
 {
     struct cv_palette *p = cookie;
 
-    if (qz_palette_read_tables(p->palette, offset, dst, n, e))
+    if (open_palette(p, e) ||
+        qz_palette_read_tables(p->palette, offset, dst, n, e))
         return in_tensor(p, e);
+    if (offset + n == p->tables.bytes)
+        close_palette(p);
     return 0;
 }
 
@@ -176,7 +203,6 @@ static struct cv_palette *palette_for(struct cv_job *j, struct cv_part *part,
                                       const struct mil_data *d, struct err *e)
 {
     struct weight_raw raw;
-    struct qz_source src = { 0 };
     struct cv_palette *p;
     uint64_t group;
 
@@ -191,24 +217,28 @@ static struct cv_palette *palette_for(struct cv_job *j, struct cv_part *part,
     }
     if (group_rows(j, part, &raw, part->lut.group, &group, e))
         return NULL;
-    src.rows = raw.rows;
-    src.cols = raw.cols;
-    src.format = raw.is_bf16 ? QZ_BF16 : QZ_F16;
-    src.scale_exp = raw.scale_exp;
-    src.read_rows = read_rows;
-    src.cookie = (void *)(uintptr_t)d;
     if (mem_grow((void **)&ps->items, &ps->cap, ps->n, sizeof(*ps->items), e))
         return NULL;
     p = mem_zalloc(1, sizeof(*p), e);
     if (!p)
         return NULL;
     p->source = d;
-    p->palette = qz_palette_new(&src, part->lut.bits, group, j->opt.par, e);
-    if (!p->palette) {
+    p->rows.rows = raw.rows;
+    p->rows.cols = raw.cols;
+    p->rows.format = raw.is_bf16 ? QZ_BF16 : QZ_F16;
+    p->rows.scale_exp = raw.scale_exp;
+    p->rows.read_rows = read_rows;
+    p->rows.cookie = (void *)(uintptr_t)d;
+    p->bits = part->lut.bits;
+    p->group = group;
+    p->par = j->opt.par;
+    describe_palette(p, &part->lut, raw.rows / group);
+    /* What cannot be palettized is told before anything is written. */
+    if (open_palette(p, e)) {
         mem_free(p);
         return NULL;
     }
-    describe_palette(p, &part->lut, raw.rows / group);
+    close_palette(p);
     ps->items[ps->n++] = p;
     return p;
 }
@@ -492,12 +522,11 @@ void cv_program_error(const struct cv_program *p, struct cv_part *part)
     part->sse = part->sum_sq = 0;
     part->palettized = 0;
     for (size_t i = 0; i < p->palettes->n; i++) {
-        struct qz_stats s;
+        const struct qz_stats *s = &p->palettes->items[i]->stats;
 
-        qz_palette_stats(p->palettes->items[i]->palette, &s);
-        part->sse += s.sse;
-        part->sum_sq += s.sum_sq;
-        part->palettized += s.weights;
+        part->sse += s->sse;
+        part->sum_sq += s->sum_sq;
+        part->palettized += s->weights;
     }
 }
 
