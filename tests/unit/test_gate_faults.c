@@ -837,8 +837,7 @@ static void shrink(const char *ck, const char *tensor)
 }
 
 /* Keys of deviation 0.03 before their norm, so that an epsilon of 1e-6 does
- * not count and one of 1e-4 does. With inputs of deviation 1 it would be a
- * part in 2e4 and no fault that can be seen. */
+ * not count and one of 1e-4 does. */
 static void small_keys(const char *ck)
 {
     shrink(ck, "model.layers.0.self_attn.k_proj.weight");
@@ -853,6 +852,36 @@ Test(gate_faults, epsilon_times_100)
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .bend = small_keys);
     RUN_FAULTS(&t, list);
+    t_gate_drop(&t);
+}
+
+static void attention_scale_slightly(struct mil_function *f)
+{
+    scale(f, "rope_cos_query", 1.01f);
+    scale(f, "rope_sin_query", 1.01f);
+}
+
+/* What half precision itself costs hides them from the fp16 profile. */
+Test(gate_faults, slight_ones_need_the_f32_profile)
+{
+    static const struct fault list[] = {
+        { "attention scale x 1.01", CV_CHUNK, 1, attention_scale_slightly, NULL,
+          "cosine_min psnr_min" },
+        { "epsilon x 100 on inputs of deviation 1", CV_CHUNK, 1, epsilon, NULL,
+          "psnr_min" },
+    };
+    struct gate_result r;
+    struct t_gate t;
+
+    T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .chunks = 2);
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        t_gate_copy(&t);
+        t_gate_edit(&t, list[i].kind, list[i].chunk, edit, &list[i]);
+        cr_expect_eq(t_gate_run(&t, t.copy, RUN_F32, &r), GATE_FAIL);
+        tell(&list[i], &r);
+        expect_checks(&list[i], &r);
+        cr_expect_eq(t_gate_run(&t, t.copy, RUN_FP16, &r), GATE_PASS);
+    }
     t_gate_drop(&t);
 }
 
