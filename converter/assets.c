@@ -693,9 +693,13 @@ static int add_folder(const struct ckpt *c, uint64_t *bytes, struct err *e)
     return rc;
 }
 
-int assets_measure(const struct ckpt *c, uint64_t *bytes, struct err *e)
+int assets_measure(const struct ckpt *c, uint64_t *bytes, uint64_t *tokenizer,
+                   struct err *e)
 {
     *bytes = SPLICED_BYTES;
+    *tokenizer = 0;
+    if (add_size(c->dir, "tokenizer.json", 1, tokenizer, e))
+        return -1;
     for (size_t i = 0; i < N_FILES; i++)
         if (add_size(c->dir, files[i].name, 1, bytes, e))
             return -1;

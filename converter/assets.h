@@ -23,8 +23,9 @@ struct assets;
 struct assets *assets_open(const struct ckpt *c, struct buf *notes,
                            struct err *e) ATTR_MUST_USE;
 void assets_close(struct assets *a);
-/* Bytes that these files will take in a package, about; nothing is judged. */
-int assets_measure(const struct ckpt *c, uint64_t *bytes,
+/* Bytes that these files will take in a package, about, and those of
+ * tokenizer.json alone; nothing is judged. */
+int assets_measure(const struct ckpt *c, uint64_t *bytes, uint64_t *tokenizer,
                    struct err *e) ATTR_MUST_USE;
 int assets_write(const struct assets *a, const char *dir,
                  struct err *e) ATTR_MUST_USE;

@@ -54,7 +54,8 @@ struct cv_part {
     uint64_t model_bytes;  /* program message, within 1 % */
     uint64_t weights;      /* elements of the matrices to palettize */
     uint64_t largest_blob;
-    int64_t largest_axis; /* of any constant */
+    uint64_t largest_table; /* bytes of one matrix's tables */
+    int64_t largest_axis;   /* of any constant */
     /* After conversion, read back from what was written: */
     uint64_t written_weights, written_model;
     double sse, sum_sq;        /* palettization error */
@@ -79,7 +80,7 @@ struct cv_job {
     int n_states;
     uint64_t state_bytes;
     uint64_t disk_bytes;   /* of the package, assets included */
-    uint64_t memory_bytes; /* peak of the conversion, estimated */
+    uint64_t memory_bytes; /* bound of the conversion's peak */
     struct buf notes;      /* lines: fallbacks, warnings, lint */
 };
 /* plan_only: the config is enough. */

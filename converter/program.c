@@ -647,7 +647,7 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
     int rc = 0;
 
     part->weight_bytes = 64;
-    part->weights = part->largest_blob = 0;
+    part->weights = part->largest_blob = part->largest_table = 0;
     part->largest_axis = 0;
     for (size_t i = 0; !rc && i < p->program->n_functions; i++) {
         const struct mil_function *f = p->program->functions[i];
@@ -656,9 +656,13 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
             rc = add_consts(&s, part, f, &f->ops[k], e);
     }
     mem_free(s.d);
-    for (size_t i = 0; i < p->palettes->n; i++)
-        part->weights +=
-            (uint64_t)mil_type_elems(&p->palettes->items[i]->indices.type);
+    for (size_t i = 0; i < p->palettes->n; i++) {
+        const struct cv_palette *q = p->palettes->items[i];
+
+        part->weights += (uint64_t)mil_type_elems(&q->indices.type);
+        if (q->tables.bytes > part->largest_table)
+            part->largest_table = q->tables.bytes;
+    }
     part->model_bytes = message_bytes(p->program);
     return rc;
 }
