@@ -675,8 +675,9 @@ int prepare_scaled_dot_product_attention(struct run_ctx *c, struct run_step *s,
     struct matmul_plan qk, pv;
 
     (void)c;
-    (void)e;
     sdpa_plans(s, &qk, &pv);
+    if (qk.n > 0 && qk.batches * qk.m > ((int64_t)1 << 40) / qk.n)
+        return run_fail(s, e, "the scores are too large");
     s->shared = qk.batches * qk.m * qk.n + pv.y_mats * pv.k * pv.n;
     s->per_work = kern_gemm_scratch(qk.k > pv.k ? qk.k : pv.k);
     return 0;

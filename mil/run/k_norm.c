@@ -434,7 +434,8 @@ ARG(reduce_argmin, false)
 int prepare_cumsum(struct run_ctx *c, struct run_step *s, struct err *e)
 {
     (void)c;
-    (void)e;
+    if (run_arg(s, P_cumsum_x)->type.rank < 1)
+        return run_fail(s, e, "x must have rank 1 or more");
     rows_prepare(s, axis_mask(s, P_cumsum_axis, 0));
     s->p.norm.flag = run_bool(s, P_cumsum_exclusive, false);
     s->p.norm.reverse = run_bool(s, P_cumsum_reverse, false);

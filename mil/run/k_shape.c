@@ -8,11 +8,14 @@
 
 /* ---- the same elements in another shape ---- */
 
-static int copy_all(const struct run_step *s)
+static int copy_all(const struct run_step *s, struct err *e)
 {
     const struct run_slot *x = run_arg(s, 0);
     struct run_slot *y = run_out(s, 0);
 
+    if (x->elems != y->elems)
+        return run_fail(s, e, "%" PRId64 " elements do not fill %" PRId64,
+                        x->elems, y->elems);
     if (y->data != x->data)
         memmove(y->data, x->data, (size_t)y->elems * sizeof(float));
     return 0;
@@ -22,15 +25,14 @@ static bool view_all(const struct run_step *s, mil_ref *src, int64_t *offset)
 {
     *src = mil_arg(s->op, 0);
     *offset = 0;
-    return true;
+    return run_arg(s, 0)->elems == run_out(s, 0)->elems;
 }
 
 #define SAME_ELEMENTS(id)                                                    \
     int run_##id(struct run_ctx *c, const struct run_step *s, struct err *e) \
     {                                                                        \
         (void)c;                                                             \
-        (void)e;                                                             \
-        return copy_all(s);                                                  \
+        return copy_all(s, e);                                               \
     }                                                                        \
     bool view_##id(const struct run_step *s, uint32_t out, mil_ref *src,     \
                    int64_t *offset)                                          \
@@ -397,7 +399,8 @@ int run_concat(struct run_ctx *c, const struct run_step *s, struct err *e)
     (void)e;
     for (uint32_t i = 0; i < n; i++) {
         const struct run_slot *x = run_item(s, P_concat_values, i);
-        int64_t len = outer ? x->elems / outer : 0, steps = len / inner;
+        int64_t len = outer ? x->elems / outer : 0;
+        int64_t steps = inner ? len / inner : 0;
         struct nd nd = { .rank = 3,
                          .d = { outer, steps, inner },
                          .ss = { len, inner, 1 },
@@ -559,7 +562,7 @@ int run_pad(struct run_ctx *c, const struct run_step *s, struct err *e)
             rest /= y->type.dims[d];
             if (d >= first)
                 j = pad_index(j, pad[2 * (d - first)], x->type.dims[d], mode);
-            if (j >= x->type.dims[d])
+            if (j >= x->type.dims[d] || j < (mode == 0 ? -1 : 0))
                 return run_fail(s, e,
                                 "dim %d: padding exceeds the size %" PRId64, d,
                                 x->type.dims[d]);
@@ -651,8 +654,7 @@ int run_shape(struct run_ctx *c, const struct run_step *s, struct err *e)
 int run_read_state(struct run_ctx *c, const struct run_step *s, struct err *e)
 {
     (void)c;
-    (void)e;
-    return copy_all(s);
+    return copy_all(s, e);
 }
 
 bool view_read_state(const struct run_step *s, uint32_t out, mil_ref *src,

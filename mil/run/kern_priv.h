@@ -41,7 +41,7 @@ struct kern_gemm {
 /* Floats of scratch that one worker of gemm needs. */
 static inline int64_t kern_gemm_scratch(int64_t k)
 {
-    return 4 * ((k + 15) / 16 * 16);
+    return 4 * ((k + 16) / 16 * 16); /* never none */
 }
 
 struct kern {

@@ -121,21 +121,37 @@ static int raw_each(const struct run_const *k, int64_t first, int64_t count,
     return rc;
 }
 
+/* fp16 bits as they lie, in pieces that a source likes. */
+static int raw_halves(const struct run_const *k, struct err *e)
+{
+    const uint16_t one = 1;
+    unsigned char little;
+
+    for (int64_t i = 0; i < k->elems; i += 16 * CHUNK_ELEMS) {
+        int64_t n =
+            k->elems - i < 16 * CHUNK_ELEMS ? k->elems - i : 16 * CHUNK_ELEMS;
+
+        if (raw_read(k->konst, (uint64_t)i * sizeof(f16_t), k->half + i,
+                     (size_t)n * sizeof(f16_t), e))
+            return -1;
+    }
+    memcpy(&little, &one, 1);
+    for (int64_t i = 0; i < k->elems && !little; i++)
+        k->half[i] = load_le16(&k->half[i]);
+    return 0;
+}
+
 struct fill_arg {
     enum mil_dtype d;
     float *f32;
     int32_t *i32;
-    f16_t *half;
 };
 
 static void fill_chunk(void *arg, const unsigned char *p, int64_t at, int64_t n)
 {
     struct fill_arg *a = arg;
 
-    if (a->half) {
-        for (int64_t i = 0; i < n; i++)
-            a->half[at + i] = load_le16(p + 2 * i);
-    } else if (a->f32) {
+    if (a->f32) {
         raw_floats(a->d, p, n, a->f32 + at);
     } else {
         for (int64_t i = 0; i < n; i++)
@@ -428,7 +444,8 @@ static int decode(struct run_model *m, struct run_const *k, struct err *e)
     if (k->code == MIL_OP_const) {
         a.f32 = k->f32;
         a.i32 = k->i32;
-        a.half = k->half;
+        if (k->half)
+            return raw_halves(k, e);
         return raw_each(k, 0, k->elems, fill_chunk, &a, e);
     }
     for (int i = 0; i < 3 && rc == 0; i++) {
