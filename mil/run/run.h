@@ -6,8 +6,13 @@
  * FP16: every op's result is rounded to fp16; convolutions, matmuls, sums,
  * softmax and layer_norm accumulate in float32 and round once. States hold
  * what the profile computes (fp16 values in FP16). int32 and bool stay what
- * they are. Results never depend on the number of threads or on the range
- * split; SIMD levels may differ in the last bits except where stated.
+ * they are.
+ *
+ * Every sum has one order, so results are the same bits for any number of
+ * threads, at any SIMD level, and for a position whatever other positions
+ * are computed in the same call: a prefill and single steps agree exactly if
+ * the graph computes positions by the same operations. (sin, cos, log, pow,
+ * erf and softplus are the C library's.)
  */
 #ifndef MIL_RUN_RUN_H
 #define MIL_RUN_RUN_H
@@ -60,7 +65,8 @@ struct run_tensor {
  * given, with a type that it accepts (shape checked; fp16 inputs are rounded
  * in FP16), and none besides. `outs` is filled with up to `cap` outputs in
  * declared order. A shape that is new for a flexible input is planned on its
- * first use and kept.
+ * first use and kept. After an error the states hold whatever was written
+ * before it.
  */
 int run_call(struct run_model *m, const char *function,
              struct run_states *states, const struct run_tensor *inputs,
