@@ -168,12 +168,13 @@ test_existing_file_as_output() {
 }
 test_force_replaces_a_package() {
     cp -r "$(package)" out
-    : >out/old
+    mkdir out/qwen_embeddings.mlmodelc
     run anemll-convert --hf "$(tiny)" $quick --force -o out
     expect_exit 0
     expect_only out
-    expect_absent out/old
     ls out | grep -q lut6 || fail "not replaced"
+    ls out | grep -q lut4 && fail "not replaced whole"
+    :
 }
 test_force_keeps_what_is_no_package() {
     mkdir out
@@ -181,6 +182,13 @@ test_force_keeps_what_is_no_package() {
     refused 2 "'out'" "no package" -- \
         anemll-convert --hf "$(tiny)" $quick --force -o out
     [ "$(cat out/file)" = mine ] || fail "touched"
+}
+test_force_keeps_a_package_with_a_file_of_the_user() {
+    cp -r "$(package)" out
+    echo mine >out/notes.txt
+    refused 2 "'out'" "'notes.txt'" "--force does not remove it" -- \
+        anemll-convert --hf "$(tiny)" $quick --force -o out
+    [ "$(cat out/notes.txt)" = mine ] || fail "touched"
 }
 test_force_keeps_the_old_package_when_it_fails() {
     cp -r "$(package)" out
