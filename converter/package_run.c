@@ -4,6 +4,7 @@
  */
 #include "converter/package_run.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -113,9 +114,9 @@ static int check_output(const struct package *p, const struct mil_function *f,
         return 0;
     mil_type_text(t, text);
     return err_set(e, ERR_INPUT,
-                   "function '%s' yields %s, meta.yaml calls for [1, %lld, "
-                   "%lld]",
-                   f->name, text, (long long)rows, (long long)p->hidden);
+                   "function '%s' yields %s, meta.yaml calls for "
+                   "[1, %" PRId64 ", %" PRId64 "]",
+                   f->name, text, rows, p->hidden);
 }
 
 static int check_chunk(struct package *p, size_t i, const char *function,
@@ -160,9 +161,9 @@ static int check_contract(struct package *p, struct err *e)
     }
     if (p->meta.vocab_size && p->vocab != p->meta.vocab_size)
         return err_set(e, ERR_INPUT,
-                       "the LM head yields %lld logits, meta.yaml says "
-                       "vocab_size %lld",
-                       (long long)p->vocab, (long long)p->meta.vocab_size);
+                       "the LM head yields %" PRId64 " logits, meta.yaml "
+                       "says vocab_size %" PRId64,
+                       p->vocab, p->meta.vocab_size);
     for (size_t i = 1; i + 1 < p->n; i++)
         if (check_chunk(p, i, "infer", 1, e) ||
             check_chunk(p, i, "prefill", p->meta.batch_size, e))
@@ -253,6 +254,29 @@ int64_t package_position(const struct package *p)
 
 /* ---- calls ---- */
 
+#define MAX_OUTS 8
+
+/* Runs a part and finds the output `name`; a single one may be called
+ * otherwise. */
+static int call(struct package *p, size_t part, const char *function,
+                const struct run_tensor *in, size_t n_in, const char *name,
+                struct run_tensor *out, struct err *e)
+{
+    struct run_tensor outs[MAX_OUTS];
+    size_t n, i = 0;
+
+    if (run_call(p->models[part], function, p->states, in, n_in, outs, MAX_OUTS,
+                 &n, e))
+        return -1;
+    n = n < MAX_OUTS ? n : MAX_OUTS;
+    while (i < n && n > 1 && strcmp(outs[i].name, name) != 0)
+        i++;
+    if (i == n)
+        return err_set(e, ERR_INPUT, "it has no output '%s'", name);
+    *out = outs[i];
+    return 0;
+}
+
 static int embed(struct package *p, const int32_t *tokens, int64_t n,
                  struct err *e)
 {
@@ -260,18 +284,19 @@ static int embed(struct package *p, const int32_t *tokens, int64_t n,
                              mil_type_make(MIL_I32, 2, (int64_t[]){ 1, n }),
                              tokens };
     struct run_tensor out;
-    size_t n_out;
 
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= p->vocab)
             return err_set(e, ERR_INPUT,
-                           "token id %d is not below the vocabulary of %lld",
-                           tokens[i], (long long)p->vocab);
-    if (run_call(p->models[0], NULL, NULL, &in, 1, &out, 1, &n_out, e))
+                           "token id %d is not below the vocabulary of "
+                           "%" PRId64,
+                           tokens[i], p->vocab);
+    if (call(p, 0, NULL, &in, 1, "hidden_states", &out, e))
         return err_in(e, "embeddings");
-    if (n_out < 1 || mil_type_elems(&out.type) != n * p->hidden)
-        return err_set(e, ERR_INPUT, "the embeddings yield no [1, %lld, %lld]",
-                       (long long)n, (long long)p->hidden);
+    if (mil_type_elems(&out.type) != n * p->hidden)
+        return err_set(e, ERR_INPUT,
+                       "the embeddings yield no [1, %" PRId64 ", %" PRId64 "]",
+                       n, p->hidden);
     memcpy(p->stream, out.data, (size_t)(n * p->hidden) * sizeof(float));
     return 0;
 }
@@ -307,16 +332,15 @@ static int decode(struct package *p, int64_t n, int64_t *rows, struct err *e)
               &pos },
         };
         struct run_tensor out;
-        size_t n_out;
 
-        if (run_call(p->models[i], function, p->states, in, 4, &out, 1, &n_out,
-                     e))
+        if (call(p, i, function, in, 4, "output_hidden_states", &out, e))
             return err_in(e, "chunk %zu, %s", i, function);
-        if (n_out < 1 || out.type.rank != 3 || out.type.dims[2] != H ||
-            out.type.dims[1] > n)
+        if (out.type.rank != 3 || out.type.dims[0] != 1 ||
+            out.type.dims[2] != H || out.type.dims[1] > n)
             return err_set(e, ERR_INPUT,
-                           "chunk %zu, %s: output is not [1, rows, %lld]", i,
-                           function, (long long)H);
+                           "chunk %zu, %s: output is not [1, rows, %" PRId64
+                           "]",
+                           i, function, H);
         *rows = out.type.dims[1];
         memcpy(p->stream, out.data, (size_t)(*rows * H) * sizeof(float));
     }
@@ -373,10 +397,9 @@ static int feed_once(struct package *p, const int32_t *tokens, int64_t n,
 
     if (p->pos + n > p->meta.context_length)
         return err_set(e, ERR_INPUT,
-                       "position %lld is beyond the package's context of "
-                       "%lld; convert again with a larger --ctx",
-                       (long long)(p->pos + n - 1),
-                       (long long)p->meta.context_length);
+                       "position %" PRId64 " is beyond the package's context "
+                       "of %" PRId64 "; convert again with a larger --ctx",
+                       (p->pos + n - 1), p->meta.context_length);
     if (embed(p, tokens, n, e) || decode(p, n, &rows, e))
         return -1;
     p->pos += n;

@@ -1,0 +1,234 @@
+/*
+ * A whole package by ANEMLL's call order: what must agree with what, and what
+ * a package or a caller may not do.
+ */
+#include <criterion/criterion.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "converter/base/io.h"
+#include "converter/base/mem.h"
+#include "converter/package_run.h"
+#include "t_conv.h"
+
+static const struct run_options f32 = { RUN_F32, NULL };
+
+/* A package "pkg": vocabulary 64, context 64, batch 16, two chunks. */
+static void set_up(void)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct cv_options o;
+
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    o.chunks = 2;
+    o.lut_ffn.bits = o.lut_head.bits = 0;
+    t_conv_run(&o, "pkg");
+}
+
+TestSuite(package_run, .init = set_up, .fini = t_conv_clean);
+
+static struct package *open_ok(void)
+{
+    struct err e = ERR_INIT;
+    struct package *p = package_open(t_conv_path("pkg"), &f32, &e);
+
+    cr_assert_not_null(p, "%s", e.text);
+    return p;
+}
+
+static void fill(int32_t *tokens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)((i * 37 + 11) % 64);
+}
+
+static void feed(struct package *p, const int32_t *tokens, size_t n,
+                 bool prefill, float *logits)
+{
+    struct err e = ERR_INIT;
+
+    cr_assert_eq(package_feed(p, tokens, n, prefill, logits, &e), 0, "%s",
+                 e.text);
+}
+
+Test(package_run, prefill_is_single_steps)
+{
+    struct package *p = open_ok();
+    float a[64], b[64], c[64];
+    int32_t t[33];
+
+    fill(t, 33);
+    cr_expect_eq(package_vocab(p), 64);
+    cr_expect_eq(package_files(p), 4);
+    feed(p, t, 16, true, NULL);
+    feed(p, t + 16, 16, true, a);
+    cr_expect_eq(package_position(p), 32);
+    feed(p, t + 32, 1, false, b);
+    package_reset(p);
+    cr_expect_eq(package_position(p), 0);
+    feed(p, t, 32, false, c); /* token by token */
+    cr_expect_eq(memcmp(a, c, sizeof a), 0);
+    feed(p, t + 32, 1, true, c); /* no full batch: a single step */
+    cr_expect_eq(memcmp(b, c, sizeof b), 0);
+    package_close(p);
+}
+
+Test(package_run, callers_that_ask_too_much)
+{
+    struct package *p = open_ok();
+    struct err e = ERR_INIT;
+    int32_t t[65];
+
+    fill(t, 65);
+    t[64] = 64;
+    cr_expect_eq(package_feed(p, t + 64, 1, false, NULL, &e), -1);
+    cr_expect(strstr(e.text, "token id 64 is not below the vocabulary of 64"),
+              "%s", e.text);
+    err_reset(&e);
+    t[64] = -1;
+    cr_expect_eq(package_feed(p, t + 64, 1, false, NULL, &e), -1);
+    err_reset(&e);
+    feed(p, t, 64, false, NULL);
+    cr_expect_eq(package_feed(p, t, 1, false, NULL, &e), -1);
+    cr_expect(strstr(e.text, "position 64 is beyond the package's context of "
+                             "64"),
+              "%s", e.text);
+    err_reset(&e);
+    cr_expect_eq(package_feed(p, t, 16, true, NULL, &e), -1);
+    package_close(p);
+}
+
+/* Replaces a line of meta.yaml, or drops it for to = "". */
+static void edit(const char *from, const char *to)
+{
+    char *text = t_conv_text("pkg/meta.yaml", NULL), out[4000];
+    char *p = strstr(text, from);
+
+    cr_assert_not_null(p, "%s", from);
+    snprintf(out, sizeof out, "%.*s%s%s", (int)(p - text), text, to,
+             p + strlen(from));
+    t_conv_put("pkg/meta.yaml", out);
+    mem_free(text);
+}
+
+static void expect_refused(const char *says)
+{
+    struct err e = ERR_INIT;
+    struct package *p = package_open(t_conv_path("pkg"), &f32, &e);
+
+    cr_expect_null(p, "'%s' was expected", says);
+    cr_expect(strstr(e.text, says), "'%s' lacks '%s'", e.text, says);
+    package_close(p);
+}
+
+Test(package_run, without_the_last_token)
+{
+    struct err e = ERR_INIT;
+    struct package *p;
+    float logits[64];
+    int32_t t[16];
+
+    fill(t, 16);
+    edit("    prefill_last_token_output: true\n", "");
+    p = open_ok();
+    feed(p, t, 16, true, NULL);
+    package_reset(p);
+    feed(p, t, 16, false, logits);
+    package_reset(p);
+    cr_expect_eq(package_feed(p, t, 16, true, logits, &e), -1);
+    cr_expect_eq((int)e.code, (int)ERR_UNSUPPORTED);
+    package_close(p);
+}
+
+Test(package_run, files_by_their_names_alone)
+{
+    edit("    embeddings: qwen_embeddings.mlmodelc\n", "");
+    edit("    lm_head: qwen_lm_head.mlmodelc\n", "");
+    edit("    ffn: qwen_FFN_PF_chunk_01of02.mlmodelc\n", "");
+    package_close(open_ok());
+}
+
+Test(package_run, descriptions_that_do_not_fit)
+{
+    edit("context_length: 64", "context_length: 128");
+    expect_refused("input 'causal_mask' is");
+    edit("context_length: 128", "context_length: 64");
+    edit("batch_size: 16", "batch_size: 32");
+    expect_refused("function 'prefill': input 'hidden_states' is");
+    edit("batch_size: 32", "batch_size: 16");
+    edit("vocab_size: 64", "vocab_size: 65");
+    expect_refused("the LM head yields 64 logits, meta.yaml says vocab_size "
+                   "65");
+    edit("vocab_size: 65", "vocab_size: 64");
+    edit("num_chunks: 2", "num_chunks: 3");
+    expect_refused("names no chunk of 3");
+    edit("num_chunks: 3", "num_chunks: 2");
+    package_close(open_ok());
+}
+
+static void remove_part(const char *name)
+{
+    struct err e = ERR_INIT;
+
+    cr_assert_eq(io_remove_tree(t_conv_path(name), &e), 0, "%s", e.text);
+}
+
+Test(package_run, parts_that_are_not_there)
+{
+    remove_part("pkg/qwen_FFN_PF_chunk_02of02.mlpackage");
+    expect_refused("part 'qwen_FFN_PF_chunk_02of02.mlpackage'");
+}
+
+/* Parts of another model under the right names. */
+static void swap_part(const char *name)
+{
+    char from[200], to[200];
+
+    snprintf(from, sizeof from, "other/%s", name);
+    snprintf(to, sizeof to, "pkg/%s", name);
+    remove_part(to);
+    cr_assert_eq(rename(t_conv_path(from), t_conv_path(to)), 0);
+}
+
+Test(package_run, parts_of_another_model)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct cv_options o;
+    struct package *p;
+    struct err e = ERR_INIT;
+    int32_t t = 1;
+
+    m.hidden = 64;
+    t_model_write(&m, "wide");
+    o = t_conv_options("wide");
+    o.chunks = 2;
+    o.lut_ffn.bits = o.lut_head.bits = 0;
+    t_conv_run(&o, "other");
+    swap_part("qwen_embeddings.mlpackage");
+    p = open_ok();
+    cr_expect_eq(package_feed(p, &t, 1, false, NULL, &e), -1);
+    cr_expect(strstr(e.text, "the embeddings yield no [1, 1, 32]"), "%s",
+              e.text);
+    package_close(p);
+    swap_part("qwen_FFN_PF_chunk_01of02.mlpackage");
+    expect_refused("function 'infer': input 'hidden_states' is");
+}
+
+Test(package_run, opened_twice_gives_the_same)
+{
+    struct package *p = open_ok(), *q = open_ok();
+    float a[64], b[64];
+    int32_t t[5];
+
+    fill(t, 5);
+    for (int i = 0; i < 5; i++) { /* interleaved: states are their own */
+        feed(p, t + i, 1, false, a);
+        feed(q, t + i, 1, false, b);
+        cr_expect_eq(memcmp(a, b, sizeof a), 0);
+    }
+    package_close(p);
+    package_close(q);
+}
