@@ -295,8 +295,11 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
     a = NULL;
     if (v && v->run(v->cookie, stage.dir, &keep, e))
         goto out;
-    if (!still_valid(j, e))
-        rc = keep ? io_stage_commit(&stage, e) : 0;
+    if (still_valid(j, e))
+        goto out;
+    if (keep)
+        log_info(j->opt.log, "writing through to the disk");
+    rc = keep ? io_stage_commit(&stage, e) : 0;
 out:
     io_stage_release(&stage);
     assets_close(a);
