@@ -298,7 +298,7 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
     if (still_valid(j, e))
         goto out;
     if (keep)
-        log_info(j->opt.log, "writing through to the disk");
+        log_debug(j->opt.log, "writing through to the disk");
     rc = keep ? io_stage_commit(&stage, e) : 0;
 out:
     io_stage_release(&stage);
