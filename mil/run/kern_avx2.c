@@ -514,6 +514,58 @@ AVX2 static void normalize_avx2(float *dst, const float *src, float mean,
                               n - i);
 }
 
+AVX2 static inline void transpose8(uint32_t *dst, int64_t ldd,
+                                   const uint32_t *src, int64_t lds)
+{
+    __m256 r[8], t[8];
+
+    for (int i = 0; i < 8; i++) /* as bits: nothing is computed with them */
+        r[i] = _mm256_castsi256_ps(
+            _mm256_loadu_si256((const __m256i *)(src + i * lds)));
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        __m256 *a = t + 4 * i, *b = r + 4 * i;
+
+        b[0] = _mm256_shuffle_ps(a[0], a[2], 0x44);
+        b[1] = _mm256_shuffle_ps(a[0], a[2], 0xee);
+        b[2] = _mm256_shuffle_ps(a[1], a[3], 0x44);
+        b[3] = _mm256_shuffle_ps(a[1], a[3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        __m256 lo = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+        __m256 hi = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+
+        _mm256_storeu_si256((__m256i *)(dst + i * ldd),
+                            _mm256_castps_si256(lo));
+        _mm256_storeu_si256((__m256i *)(dst + (i + 4) * ldd),
+                            _mm256_castps_si256(hi));
+    }
+}
+
+AVX2 static void transpose_avx2(uint32_t *dst, int64_t ldd, const uint32_t *src,
+                                int64_t lds, int64_t rows, int64_t cols)
+{
+    int64_t rb = rows / 8 * 8, cb = cols / 8 * 8;
+
+    /* two blocks down first: whole cache lines of dst */
+    for (int64_t r = 0; r < rb; r += 16)
+        for (int64_t c = 0; c < cb; c += 8) {
+            transpose8(dst + c * ldd + r, ldd, src + r * lds + c, lds);
+            if (r + 8 < rb)
+                transpose8(dst + c * ldd + r + 8, ldd, src + (r + 8) * lds + c,
+                           lds);
+        }
+    if (cb < cols)
+        kern_scalar.transpose(dst + cb * ldd, ldd, src + cb, lds, rows,
+                              cols - cb);
+    if (rb < rows)
+        kern_scalar.transpose(dst + rb, ldd, src + rb * lds, lds, rows - rb,
+                              cb);
+}
+
 const struct kern kern_avx2 = {
     .name = "avx2",
     .gemm = gemm_avx2,
@@ -527,6 +579,7 @@ const struct kern kern_avx2 = {
     .max = max_avx2,
     .softmax = softmax_avx2,
     .normalize = normalize_avx2,
+    .transpose = transpose_avx2,
 };
 
 #else

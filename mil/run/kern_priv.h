@@ -64,6 +64,9 @@ struct kern {
     /* (x - mean) * inv, then gamma and beta where not NULL. */
     void (*normalize)(float *dst, const float *src, float mean, float inv,
                       const float *gamma, const float *beta, size_t n);
+    /* dst[c * ldd + r] = src[r * lds + c]; 4-byte elements of any kind. */
+    void (*transpose)(uint32_t *dst, int64_t ldd, const uint32_t *src,
+                      int64_t lds, int64_t rows, int64_t cols);
 };
 /* The best set that cpu_features() allows now. */
 const struct kern *kern_get(void);

@@ -141,6 +141,25 @@ static void normalize_scalar(float *dst, const float *src, float mean,
     }
 }
 
+/* In blocks, so that both sides stay in the cache. */
+static void transpose_scalar(uint32_t *dst, int64_t ldd, const uint32_t *src,
+                             int64_t lds, int64_t rows, int64_t cols)
+{
+    const int64_t block = 16;
+
+    for (int64_t r0 = 0; r0 < rows; r0 += block) {
+        int64_t r1 = r0 + block < rows ? r0 + block : rows;
+
+        for (int64_t c0 = 0; c0 < cols; c0 += block) {
+            int64_t c1 = c0 + block < cols ? c0 + block : cols;
+
+            for (int64_t c = c0; c < c1; c++)
+                for (int64_t r = r0; r < r1; r++)
+                    dst[c * ldd + r] = src[r * lds + c];
+        }
+    }
+}
+
 const struct kern kern_scalar = {
     .name = "scalar",
     .gemm = gemm_scalar,
@@ -154,6 +173,7 @@ const struct kern kern_scalar = {
     .max = max_scalar,
     .softmax = softmax_scalar,
     .normalize = normalize_scalar,
+    .transpose = transpose_scalar,
 };
 
 const struct kern *kern_get(void)

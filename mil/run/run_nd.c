@@ -3,7 +3,6 @@
  */
 #include "mil/run/run_priv.h"
 
-#define BLOCK 16
 #define PAR_ELEMS 65536 /* below, threads cost more than they give */
 
 void nd_strides(const struct mil_type *t, int64_t *strides)
@@ -52,26 +51,16 @@ static void copy1(uint32_t *dst, const uint32_t *src, int64_t n, int64_t ds,
     }
 }
 
-/* Two dims, in blocks when the source runs along the outer one. */
+/* Two dims; a transpose where the source runs along the outer one. */
 static void copy2(uint32_t *dst, const uint32_t *src, const int64_t d[2],
                   const int64_t ds[2], const int64_t ss[2])
 {
-    if (ss[1] == 1 || d[0] < 4 || d[1] < 4) {
-        for (int64_t i = 0; i < d[0]; i++)
-            copy1(dst + i * ds[0], src + i * ss[0], d[1], ds[1], ss[1]);
+    if (ss[0] == 1 && ds[1] == 1 && d[0] >= 4 && d[1] >= 4) {
+        kern_get()->transpose(dst, ds[0], src, ss[1], d[1], d[0]);
         return;
     }
-    for (int64_t i = 0; i < d[0]; i += BLOCK) {
-        int64_t ie = i + BLOCK < d[0] ? i + BLOCK : d[0];
-
-        for (int64_t j = 0; j < d[1]; j += BLOCK) {
-            int64_t je = j + BLOCK < d[1] ? j + BLOCK : d[1];
-
-            for (int64_t x = i; x < ie; x++)
-                for (int64_t y = j; y < je; y++)
-                    dst[x * ds[0] + y * ds[1]] = src[x * ss[0] + y * ss[1]];
-        }
-    }
+    for (int64_t i = 0; i < d[0]; i++)
+        copy1(dst + i * ds[0], src + i * ss[0], d[1], ds[1], ss[1]);
 }
 
 static void copy_nd(uint32_t *dst, const uint32_t *src, const struct nd *nd,
