@@ -1,5 +1,5 @@
 /*
- * Between program.c, plan.c and convert.c.
+ * Between part.c, plan.c and convert.c.
  */
 #ifndef CONVERTER_PROGRAM_PRIV_H
 #define CONVERTER_PROGRAM_PRIV_H
