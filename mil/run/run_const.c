@@ -1,7 +1,7 @@
 /*
  * Decoded constants. Each is decoded once, whichever functions use it: two
- * constants are one if they have the same mil_data (or the same mil_const),
- * two constexpr results if they have the same op and arguments. Content is
+ * constants are one if they have the same mil_data (or equal inline bytes), two
+ * constexpr results if they have the same op and arguments. Content is
  * loaded when the first consumer says what it needs: fp16 bits for products,
  * float or int32_t arrays for everything else, nothing at all for a large
  * table that is only gathered from.
@@ -523,38 +523,63 @@ int run_const_need(struct run_model *m, struct run_const *k, enum run_need need,
 
 /* ---- identity ---- */
 
-static struct run_const *find(const struct run_model *m,
-                              const struct run_const *like)
+static uint64_t mix(uint64_t h, uint64_t v)
 {
-    for (struct run_const *k = m->consts; k; k = k->next) {
-        bool same = k->code == like->code && k->axis == like->axis;
+    return (h ^ v) * 0x9e3779b97f4a7c15u ^ h >> 29;
+}
 
-        if (k->code == MIL_OP_const && same)
-            same = like->konst->data ? k->konst->data == like->konst->data &&
-                                           mil_type_equal(&k->type, &like->type)
-                                     : k->konst == like->konst;
-        else if (same)
-            same = k->args[0] == like->args[0] && k->args[1] == like->args[1] &&
-                   k->args[2] == like->args[2];
-        if (same)
-            return k;
+/* Inline content is compared as such: tables of a few entries stand in each
+ * function by themselves. */
+static uint64_t hash_of(const struct run_const *k)
+{
+    const struct mil_const *c = k->konst;
+    uint64_t h = mix((uint64_t)k->code, (uint64_t)k->axis);
+
+    for (int i = 0; i < 3; i++)
+        h = mix(h, (uint64_t)(uintptr_t)k->args[i]);
+    if (c && c->bytes) {
+        int64_t n = mil_type_bytes(&k->type);
+
+        for (int64_t i = 0; i < n; i++)
+            h = mix(h, ((const unsigned char *)c->bytes)[i]);
+    } else if (c) {
+        h = mix(h, (uint64_t)(uintptr_t)c->data);
     }
-    return NULL;
+    return h ^ h >> 32;
+}
+
+static bool same(const struct run_const *a, const struct run_const *b)
+{
+    const struct mil_const *x = a->konst, *y = b->konst;
+
+    if (a->code != b->code || a->axis != b->axis || !x != !y ||
+        memcmp(a->args, b->args, sizeof(a->args)) != 0 ||
+        !mil_type_equal(&a->type, &b->type))
+        return false;
+    if (!x || x == y)
+        return true;
+    if (x->bytes && y->bytes && mil_type_bytes(&a->type) >= 0)
+        return memcmp(x->bytes, y->bytes, (size_t)mil_type_bytes(&a->type)) ==
+               0;
+    return x->data && x->data == y->data;
 }
 
 static int keep(struct run_model *m, const struct run_const *like,
                 struct run_const **out, struct err *e)
 {
-    *out = find(m, like);
-    if (*out)
-        return 0;
+    struct run_const **chain =
+        &m->buckets[hash_of(like) % (sizeof(m->buckets) / sizeof(*chain))];
+
+    for (*out = *chain; *out; *out = (*out)->next)
+        if (same(*out, like))
+            return 0;
     *out = mem_alloc(1, sizeof(**out), e);
     if (!*out)
         return -1;
     **out = *like;
     (*out)->elems = mil_type_elems(&like->type);
-    (*out)->next = m->consts;
-    m->consts = *out;
+    (*out)->next = *chain;
+    *chain = *out;
     m->const_bytes += sizeof(**out);
     return 0;
 }
@@ -631,13 +656,14 @@ int run_const_get(struct run_model *m, const struct mil_function *f, mil_ref r,
 
 void run_const_free_all(struct run_model *m)
 {
-    while (m->consts) {
-        struct run_const *k = m->consts;
+    for (size_t i = 0; i < sizeof(m->buckets) / sizeof(m->buckets[0]); i++)
+        while (m->buckets[i]) {
+            struct run_const *k = m->buckets[i];
 
-        m->consts = k->next;
-        mem_free(k->half);
-        mem_free(k->f32);
-        mem_free(k->i32);
-        mem_free(k);
-    }
+            m->buckets[i] = k->next;
+            mem_free(k->half);
+            mem_free(k->f32);
+            mem_free(k->i32);
+            mem_free(k);
+        }
 }

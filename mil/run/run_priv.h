@@ -209,7 +209,7 @@ struct run_model {
     const struct mil_program *program;
     struct run_options options;
     struct run_ctx ctx;
-    struct run_const *consts;
+    struct run_const *buckets[2048]; /* constants by hash */
     struct run_plan *plans;
     uint64_t const_bytes, plan_bytes;
 };

@@ -414,3 +414,42 @@ Test(run_const, a_mask_that_takes_another_number_of_values)
         mil_program_free(p);
     }
 }
+
+/* Two-bit weights whose tables stand inline in each function: one matrix. */
+Test(run_const, inline_tables_are_compared_by_content)
+{
+    enum { D = 128 };
+    struct mil_program *p = mil_program_new(&e);
+    static unsigned char ix[D * D / 4];
+    f16_t lut[4] = { f32_to_f16(-1), f32_to_f16(-0.25f), f32_to_f16(0.5f),
+                     f32_to_f16(2) };
+    struct mil_const table = { .type = mil_type_make(MIL_F16, 4,
+                                                     (int64_t[]){ 1, 1, 4, 1 }),
+                               .bytes = lut };
+    struct source si;
+    struct run_model *m;
+
+    source_init(&si, MIL_U2, 2, (int64_t[]){ D, D }, ix);
+    for (int i = 0; i < 2; i++) {
+        const struct mil_const *kept;
+        struct mil_op *op;
+        struct mb b;
+
+        mb_begin(&b, p, i ? "prefill" : "infer");
+        mil_ref x = mb_input(&b, "x", MIL_F16, 2, (int64_t[]){ 1 + i, D });
+        kept = mil_copy_const(p, &table, &e);
+        op = mil_add_op(b.f, MIL_OP_const, "lut", &e);
+        cr_assert(kept && op);
+        mil_ref t = mil_add_output(b.f, op, "lut", &table.type, &e);
+        cr_assert(t);
+        mil_value(b.f, t)->konst = kept;
+        mil_ref w = MB(&b, constexpr_lut_to_dense,
+                       .indices = mb_data(&b, "ix", &si.data), .lut = t);
+        mb_output(&b, "y", MB(&b, linear, .x = x, .weight = w));
+        cr_assert_eq(mb_end(&b, &e), 0, "%s", e.text);
+    }
+    m = open_as(p, RUN_FP16);
+    cr_expect_eq(si.read_bytes, sizeof(ix));
+    run_close(m);
+    mil_program_free(p);
+}
