@@ -122,35 +122,37 @@ Test(plan, shapes_that_cannot_be)
 
 Test(plan, prefixes)
 {
+    static const char longest[] =
+        "A23456789012345678901234567890123456789012345678";
     static const char *const good[] = { "q", "My_Model-2", "nope", "gemma",
-                                        "A234567890123456789012345678901234567"
-                                        "8901234567" };
-    static const char *const bad[] = { "",
-                                       "no",
-                                       "NO",
-                                       "Null",
-                                       "true",
-                                       "On",
-                                       "y",
-                                       "1x",
-                                       "0x10",
-                                       "1e5",
-                                       "-x",
-                                       "_x",
-                                       "a.b",
-                                       "a b",
-                                       "a/b",
-                                       "..",
-                                       "a:",
-                                       "\xc3\xa9",
-                                       "a#",
-                                       "~",
-                                       "A2345678901234567890123456789012345"
-                                       "67890123456789",
-                                       "x_chunk_01of02",
-                                       "myFFN",
-                                       "gemma3",
-                                       "gemma3x" };
+                                        longest };
+    static const char *const bad[] = {
+        "",
+        "no",
+        "NO",
+        "Null",
+        "true",
+        "On",
+        "y",
+        "1x",
+        "0x10",
+        "1e5",
+        "-x",
+        "_x",
+        "a.b",
+        "a b",
+        "a/b",
+        "..",
+        "a:",
+        "\xc3\xa9",
+        "a#",
+        "~",
+        "A234567890123456789012345678901234567890123456789",
+        "x_chunk_01of02",
+        "myFFN",
+        "gemma3",
+        "gemma3x"
+    };
     struct t_model m = t_model_tiny("llama");
     struct cv_options o;
 
