@@ -33,6 +33,13 @@ struct rope_params {
 };
 
 #define HP_MAX_STOP 16
+/* Of families whose layers differ in kind. */
+#define HP_MAX_LAYERS 256
+
+enum hp_layer {
+    HP_LAYER_FULL,   /* softmax attention over all positions */
+    HP_LAYER_LINEAR, /* a recurrent state and a causal convolution */
+};
 
 struct hparams {
     const struct model_arch *arch;
@@ -47,7 +54,18 @@ struct hparams {
                             "class default", "--tie", "the missing
                             lm_head.weight" */
     bool attention_bias, mlp_bias;
-    bool qk_norm; /* RMSNorm of q and k per head, before RoPE */
+    bool qk_norm;             /* RMSNorm of q and k per head, before RoPE */
+    bool zero_centered_norms; /* norms multiply by 1 + w */
+    bool attn_output_gate;    /* q_proj gives query and gate per head */
+    /* enum hp_layer of each; plain families leave it 0 and may have more
+     * layers than it holds. */
+    uint8_t layer_kind[HP_MAX_LAYERS];
+    /* Gated DeltaNet: heads and their widths, taps of the convolution. */
+    int64_t lin_key_heads, lin_value_heads, lin_key_dim, lin_value_dim;
+    int64_t conv_kernel;
+    /* Mixture of experts; `experts` 0: dense, by `intermediate`. */
+    int64_t experts, experts_per_token;
+    int64_t moe_intermediate, shared_intermediate;
     struct rope_params rope;
     const char *rope_by; /* where theta stood: "rope_parameters",
                             "rope_scaling", "rope_theta", "class default" */
