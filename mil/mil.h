@@ -102,7 +102,11 @@ struct mil_origin {
     const char *tensor; /* checkpoint name */
     uint64_t row, rows; /* rows of that tensor held here */
     uint64_t total_rows;
-    int scale_exp; /* value here = tensor value * 2^scale_exp */
+    int scale_exp;              /* value here = tensor value * 2^scale_exp */
+    uint64_t block, take, skip; /* of each block of rows, these; 0 = all */
+    uint64_t wide;      /* [E, H, I] held as [H, E * I]: E; 0 = as it is */
+    double add, factor; /* (value + add) * factor; factor 0 = 1 */
+    bool neg_exp;       /* -exp(value) */
 };
 /* A mil_data over bytes in memory (not copied; must outlive the program). */
 int mil_data_read_memory(void *cookie, uint64_t offset, void *dst, size_t n,

@@ -13,6 +13,17 @@
  * precision. */
 #define MASK 30000.0
 
+int64_t parts_attention_layers(const struct hparams *hp)
+{
+    int64_t n = 0;
+
+    if (!hp->lin_value_heads)
+        return hp->layers;
+    for (int64_t i = 0; i < hp->layers && i < HP_MAX_LAYERS; i++)
+        n += hp->layer_kind[i] == HP_LAYER_FULL;
+    return n;
+}
+
 int parts_kv_state(const struct hparams *hp, int64_t ctx,
                    struct state_desc out[MAX_STATES])
 {
@@ -21,7 +32,7 @@ int parts_kv_state(const struct hparams *hp, int64_t ctx,
     memset(s, 0, sizeof(*s));
     snprintf(s->name, sizeof(s->name), "%s", KV_STATE);
     s->rank = 4;
-    s->dims[0] = 2 * hp->layers;
+    s->dims[0] = 2 * parts_attention_layers(hp);
     s->dims[1] = hp->kv_heads;
     s->dims[2] = ctx;
     s->dims[3] = hp->head_dim;
@@ -48,7 +59,11 @@ mil_ref parts_weight(struct mb *b, const struct graph *g,
     tail = tail ? strchr(tail + 7, '.') : NULL;
     snprintf(name, sizeof(name), "%s", tail ? tail + 1 : spec->tensor);
     n = strlen(name);
-    if (spec->row || (spec->rows && d->origin->total_rows != spec->rows))
+    if (spec->block)
+        snprintf(name + n, sizeof(name) - n, "_rows_%llu_of_%llu",
+                 (unsigned long long)spec->skip,
+                 (unsigned long long)spec->block);
+    else if (spec->row || (spec->rows && d->origin->total_rows != spec->rows))
         snprintf(name + n, sizeof(name) - n, "_rows_%llu",
                  (unsigned long long)spec->row);
     return mb_data(b, name, d);
@@ -69,16 +84,17 @@ static const char *layer_tensor(char out[128], int64_t layer, const char *name)
 
 /* x times matrix `name` of a layer (plus bias), [1, in, 1, T] to
  * [1, out, 1, T]. */
-static mil_ref project(struct mb *b, const struct graph *g, int64_t layer,
-                       const char *name, bool bias, int scale_exp, mil_ref x)
+mil_ref parts_project(struct mb *b, const struct graph *g, int64_t layer,
+                      const char *name, bool bias, struct weight_spec s,
+                      mil_ref x)
 {
     char tensor[128], full[96];
-    struct weight_spec s = { .tensor = tensor,
-                             .role = MIL_ROLE_PROJECTION,
-                             .scale_exp = scale_exp,
-                             .conv = true };
     mil_ref w, bb = 0;
 
+    s.tensor = tensor;
+    s.conv = true;
+    if (!s.role)
+        s.role = MIL_ROLE_PROJECTION;
     snprintf(full, sizeof(full), "%s.weight", name);
     layer_tensor(tensor, layer, full);
     w = parts_weight(b, g, &s);
@@ -91,6 +107,14 @@ static mil_ref project(struct mb *b, const struct graph *g, int64_t layer,
     }
     mb_name(b, "%s", name);
     return mb_conv1x1(b, x, w, bb);
+}
+
+static mil_ref project(struct mb *b, const struct graph *g, int64_t layer,
+                       const char *name, bool bias, int scale_exp, mil_ref x)
+{
+    struct weight_spec s = { .scale_exp = scale_exp };
+
+    return parts_project(b, g, layer, name, bias, s, x);
 }
 
 /* ---- layouts and norms ---- */
@@ -137,16 +161,33 @@ static mil_ref concat2(struct mb *b, mil_ref x, mil_ref y, int axis)
               .interleave = mb_bool(b, false));
 }
 
-mil_ref parts_rms_norm(struct mb *b, const struct graph *g, mil_ref x,
-                       const char *tensor)
+mil_ref parts_rms(struct mb *b, mil_ref x, double eps)
 {
     int64_t n = mb_dim(b, x, -1);
     mil_ref both = concat2(b, x, negate(b, x), -1);
     mil_ref norm = MB(b, layer_norm, .x = both, .axes = MB_INTS(b, -1),
-                      .epsilon = mb_f16(b, g->hp->rms_eps));
+                      .epsilon = mb_f16(b, eps));
 
-    return MB(b, mul, .x = slice_last(b, norm, 0, n),
-              .y = parts_vector(b, g, tensor));
+    return slice_last(b, norm, 0, n);
+}
+
+/* The norm's weight, times a factor that is folded in (0 = 1). */
+static mil_ref norm(struct mb *b, const struct graph *g, mil_ref x,
+                    const char *tensor, double factor)
+{
+    struct weight_spec s = { .tensor = tensor,
+                             .role = MIL_ROLE_NORM,
+                             .add = g->hp->zero_centered_norms ? 1 : 0,
+                             .factor = factor };
+
+    return MB(b, mul, .x = parts_rms(b, x, g->hp->rms_eps),
+              .y = parts_weight(b, g, &s));
+}
+
+mil_ref parts_rms_norm(struct mb *b, const struct graph *g, mil_ref x,
+                       const char *tensor)
+{
+    return norm(b, g, x, tensor, 0);
 }
 
 /* ---- the decoder's frame ---- */
@@ -196,11 +237,17 @@ void parts_decoder_begin(struct mb *b, const struct graph *g, struct decoder *d,
         ids = MB(b, cast, .x = ids, .dtype = mb_string(b, "uint16"));
     /* The attention scale is in the queries' tables: no rounded constant, no
      * op, and the scores stay further from 65504. */
-    scale = 1.0 / sqrt((double)g->hp->head_dim);
+    d->slots = parts_attention_layers(g->hp);
+    d->partial = g->hp->rope.dim < g->hp->head_dim;
+    scale = d->partial ? 1.0 : 1.0 / sqrt((double)g->hp->head_dim);
     d->cos = rope_rows(b, g, ids, "rope_cos", false, 1.0);
     d->sin = rope_rows(b, g, ids, "rope_sin", true, 1.0);
-    d->cos_q = rope_rows(b, g, ids, "rope_cos_query", false, scale);
-    d->sin_q = rope_rows(b, g, ids, "rope_sin_query", true, scale);
+    d->cos_q = d->cos;
+    d->sin_q = d->sin;
+    if (!d->partial) {
+        d->cos_q = rope_rows(b, g, ids, "rope_cos_query", false, scale);
+        d->sin_q = rope_rows(b, g, ids, "rope_sin_query", true, scale);
+    }
     d->pos = pos;
     d->pos_end = MB(b, add, .x = pos, .y = MB_INTS(b, (int32_t)T));
 }
@@ -251,16 +298,21 @@ static mil_ref from_heads(struct mb *b, const struct graph *g, mil_ref x)
     return MB_RESHAPE(b, x, 1, n, 1, T);
 }
 
-/* Pairs (i, i + D/2): x cos + rotate_half(x) sin. */
+/* Pairs (i, i + R/2) of the first R components: x cos + rotate_half(x) sin;
+ * the rest passes. */
 static mil_ref rotate(struct mb *b, mil_ref x, mil_ref cos, mil_ref sin)
 {
-    int64_t n = mb_dim(b, x, -1);
+    int64_t d = mb_dim(b, x, -1), n = mb_dim(b, cos, -1);
+    mil_ref rest = n < d ? slice_last(b, x, n, d - n) : 0;
     mil_ref lo = slice_last(b, x, 0, n / 2);
     mil_ref hi = slice_last(b, x, n / 2, n / 2);
     mil_ref half = concat2(b, negate(b, hi), lo, -1);
 
-    return MB(b, add, .x = MB(b, mul, .x = x, .y = cos),
-              .y = MB(b, mul, .x = half, .y = sin));
+    if (rest)
+        x = slice_last(b, x, 0, n);
+    x = MB(b, add, .x = MB(b, mul, .x = x, .y = cos),
+           .y = MB(b, mul, .x = half, .y = sin));
+    return rest ? concat2(b, x, rest, -1) : x;
 }
 
 /* Writes [1, NKV, T, D] into row `row` of the cache at the call's positions:
@@ -308,39 +360,76 @@ static mil_ref cache_read(struct mb *b, const struct graph *g,
     return MB_RESHAPE(b, x, 1, nkv * r, C, D);
 }
 
+/* Queries [1, NH, T, D] and, with an output gate, half of the gate's argument
+ * [1, NH, T, D]: q_proj holds D rows of each in turn, head by head. */
+static mil_ref queries(struct mb *b, const struct graph *g, int64_t layer,
+                       mil_ref in, mil_ref *gate)
+{
+    const struct hparams *hp = g->hp;
+    struct weight_spec s = { 0 };
+    mil_ref q;
+
+    *gate = 0;
+    if (hp->attn_output_gate) {
+        s.block = 2 * (uint64_t)hp->head_dim;
+        s.take = s.skip = (uint64_t)hp->head_dim;
+        s.scale_exp = -1;
+        *gate = parts_project(b, g, layer, "self_attn.q_proj", false, s, in);
+        s.skip = 0;
+        s.scale_exp = 0;
+    }
+    q = parts_project(b, g, layer, "self_attn.q_proj", hp->attention_bias, s,
+                      in);
+    return to_heads(b, g, q, hp->heads);
+}
+
+/* softmax(q k^T) v over the cache's rows of one attention layer. */
+static mil_ref attend(struct mb *b, const struct graph *g,
+                      const struct decoder *d, int64_t slot, mil_ref q)
+{
+    mil_ref s =
+        MB(b, matmul, .x = q, .y = cache_read(b, g, d, slot),
+           .transpose_x = mb_bool(b, false), .transpose_y = mb_bool(b, true));
+
+    s = MB(b, minimum, .x = s, .y = d->cap);
+    s = MB(b, softmax, .x = s, .axis = mb_int(b, -1));
+    return MB(b, matmul, .x = s, .y = cache_read(b, g, d, d->slots + slot),
+              .transpose_x = mb_bool(b, false),
+              .transpose_y = mb_bool(b, false));
+}
+
 mil_ref parts_attention(struct mb *b, const struct graph *g, struct decoder *d,
-                        int64_t layer, mil_ref x, bool qk_norm)
+                        int64_t layer, int64_t slot, mil_ref x, bool qk_norm)
 {
     const struct hparams *hp = g->hp;
     bool bias = hp->attention_bias;
+    double scale = d->partial ? 1.0 / sqrt((double)hp->head_dim) : 0;
     char t[128];
-    mil_ref in = parts_to_conv(b, x), q, k, v, s;
+    mil_ref in = parts_to_conv(b, x), q, k, v, o, gate;
 
-    q = to_heads(b, g, project(b, g, layer, "self_attn.q_proj", bias, 0, in),
-                 hp->heads);
+    q = queries(b, g, layer, in, &gate);
     k = to_heads(b, g, project(b, g, layer, "self_attn.k_proj", bias, 0, in),
                  hp->kv_heads);
     v = to_heads(b, g, project(b, g, layer, "self_attn.v_proj", bias, 0, in),
                  hp->kv_heads);
     if (qk_norm) {
-        q = parts_rms_norm(b, g, q,
-                           layer_tensor(t, layer, "self_attn.q_norm.weight"));
-        k = parts_rms_norm(b, g, k,
-                           layer_tensor(t, layer, "self_attn.k_norm.weight"));
+        q = norm(b, g, q, layer_tensor(t, layer, "self_attn.q_norm.weight"),
+                 scale);
+        k = norm(b, g, k, layer_tensor(t, layer, "self_attn.k_norm.weight"), 0);
+    } else if (d->partial) {
+        q = MB(b, mul, .x = q, .y = mb_f16(b, scale));
     }
     q = rotate(b, q, d->cos_q, d->sin_q);
     k = rotate(b, k, d->cos, d->sin);
-    cache_write(b, d, layer, k);
-    cache_write(b, d, hp->layers + layer, v);
-
-    s = MB(b, matmul, .x = q, .y = cache_read(b, g, d, layer),
-           .transpose_x = mb_bool(b, false), .transpose_y = mb_bool(b, true));
-    s = MB(b, minimum, .x = s, .y = d->cap);
-    s = MB(b, softmax, .x = s, .axis = mb_int(b, -1));
-    s = MB(b, matmul, .x = s, .y = cache_read(b, g, d, hp->layers + layer),
-           .transpose_x = mb_bool(b, false), .transpose_y = mb_bool(b, false));
-    s = project(b, g, layer, "self_attn.o_proj", bias, 0, from_heads(b, g, s));
-    return parts_from_conv(b, s);
+    cache_write(b, d, slot, k);
+    cache_write(b, d, d->slots + slot, v);
+    o = from_heads(b, g, attend(b, g, d, slot, q));
+    if (gate) /* o sigmoid(2 h) = o / 2 (1 + tanh h): the half is in W_o */
+        o = MB(b, mul, .x = o,
+               .y = MB(b, add, .x = MB(b, tanh, .x = gate),
+                       .y = mb_f16(b, 1.0)));
+    return parts_from_conv(b, project(b, g, layer, "self_attn.o_proj", bias,
+                                      gate ? -1 : 0, o));
 }
 
 /* ---- MLP ---- */
@@ -379,7 +468,7 @@ void parts_plain_chunk(struct mb *b, const struct graph *g, bool qk_norm)
         mb_scope(b, "layers_%lld", (long long)l);
         y = parts_rms_norm(b, g, x,
                            layer_tensor(t, l, "input_layernorm.weight"));
-        y = parts_attention(b, g, &d, l, y, qk_norm);
+        y = parts_attention(b, g, &d, l, l, y, qk_norm);
         x = MB(b, add, .x = x, .y = y);
         if (g->last_chunk && i == g->n_layers - 1)
             x = parts_last_token(b, g, x);

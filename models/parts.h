@@ -15,6 +15,7 @@
 /* The state of a plain transformer: keys of layer l at row l, values at
  * layers + l, [2 layers, NKV, C, D]. */
 #define KV_STATE "model_model_kv_cache_0"
+int64_t parts_attention_layers(const struct hparams *hp);
 int parts_kv_state(const struct hparams *hp, int64_t ctx,
                    struct state_desc out[MAX_STATES]);
 
@@ -27,8 +28,16 @@ mil_ref parts_vector(struct mb *b, const struct graph *g, const char *tensor);
 mil_ref parts_to_conv(struct mb *b, mil_ref x);
 mil_ref parts_from_conv(struct mb *b, mil_ref x);
 
-/* RMSNorm over the last axis with a plain weight: layer_norm on
- * concat(x, -x), whose mean is zero and whose variance is the mean square. */
+/* x / sqrt(mean x^2 + eps) over the last axis. */
+mil_ref parts_rms(struct mb *b, mil_ref x, double eps);
+/* A 1x1 convolution with matrix `name`.weight of a layer (and its bias): of
+ * `s` only folds, row choice and role (default: projection) count. */
+mil_ref parts_project(struct mb *b, const struct graph *g, int64_t layer,
+                      const char *name, bool bias, struct weight_spec s,
+                      mil_ref x);
+/* RMSNorm over the last axis with its weight (1 + w in zero-centred families):
+ * layer_norm on concat(x, -x), whose mean is zero and whose variance is the
+ * mean square. */
 mil_ref parts_rms_norm(struct mb *b, const struct graph *g, mil_ref x,
                        const char *tensor);
 
@@ -39,6 +48,9 @@ struct decoder {
     mil_ref cos_q, sin_q; /* for queries: times the attention scale */
     mil_ref pos, pos_end; /* int32 [1]: first row to write, one behind */
     mil_ref state, cache; /* the KV state and its current content */
+    int64_t slots;        /* attention layers: rows of keys in the state */
+    bool partial;         /* RoPE turns a part of the head only; the scale is
+                             then in the q norm */
 };
 /* Declares the inputs and the state of a decoder function and computes the
  * shared values; *hidden is the residual stream that comes in. */
@@ -50,10 +62,11 @@ void parts_decoder_end(struct mb *b, const struct graph *g, mil_ref x);
  * needed once its keys and values are stored. */
 mil_ref parts_last_token(struct mb *b, const struct graph *g, mil_ref x);
 
-/* Softmax attention of `layer` with grouped key/value heads, RoPE over the
- * whole head, optional per-head q/k norms, projection biases by hparams. */
+/* Softmax attention of `layer`, the slot-th attention layer, with grouped
+ * key/value heads, RoPE over the whole head, optional per-head q/k norms,
+ * projection biases by hparams. */
 mil_ref parts_attention(struct mb *b, const struct graph *g, struct decoder *d,
-                        int64_t layer, mil_ref x, bool qk_norm);
+                        int64_t layer, int64_t slot, mil_ref x, bool qk_norm);
 /* W_down(silu(W_gate x) * W_up x); the gate holds W / 2, see parts.c. */
 mil_ref parts_silu_mlp(struct mb *b, const struct graph *g, int64_t layer,
                        mil_ref x);

@@ -19,7 +19,8 @@ struct entry {
     struct weight_spec spec;
     const struct st *st;            /* NULL when planning */
     const struct st_tensor *tensor; /* NULL when planning */
-    uint64_t first_elem, elems, cols;
+    uint64_t elems, cols;
+    uint64_t wide_in; /* wide: I; cols is E * I, and H the rows */
 };
 
 struct rope_entry {
@@ -81,18 +82,60 @@ static int bad_value(const struct entry *en, const struct num_stats *s,
                    (unsigned long long)(at % en->cols));
 }
 
-/* Elements [first, first + n) of the tensor as checked, scaled fp16. */
+/* Where element `el` of the constant lies in the tensor, and how many from
+ * there on follow each other in both. */
+static uint64_t locate(const struct entry *en, uint64_t el, uint64_t *run)
+{
+    const struct weight_spec *s = &en->spec;
+    uint64_t row = s->row + el / en->cols, col = el % en->cols;
+
+    if (s->wide) {
+        uint64_t expert = col / en->wide_in, i = col % en->wide_in;
+
+        *run = en->wide_in - i;
+        return (expert * s->rows + row) * en->wide_in + i;
+    }
+    if (!s->block) {
+        *run = en->elems - el;
+        return row * en->cols + col;
+    }
+    *run = (s->take - row % s->take) * en->cols - col;
+    return (row / s->take * s->block + s->skip + row % s->take) * en->cols +
+           col;
+}
+
+/* Folds in double, rounded once to float; powers of two are exact. */
+static void fold(const struct weight_spec *s, float *f, size_t n)
+{
+    double factor = s->factor != 0 ? s->factor : 1;
+
+    if (s->neg_exp)
+        for (size_t i = 0; i < n; i++)
+            f[i] = (float)-dm_exp((double)f[i]);
+    else if (s->add != 0 || factor != 1)
+        for (size_t i = 0; i < n; i++)
+            f[i] = (float)(((double)f[i] + s->add) * factor);
+    if (s->scale_exp)
+        for (size_t i = 0; i < n; i++)
+            f[i] = ldexpf(f[i], s->scale_exp);
+}
+
+/* Elements [first, first + n) of the constant as checked, folded fp16. */
 static int read_piece(const struct entry *en, uint64_t first, size_t n,
                       f16_t *dst, struct err *e)
 {
     float f[PIECE];
     struct num_stats s = NUM_STATS_INIT;
 
-    if (st_read_f32(en->st, en->tensor, first, n, f, e))
-        return -1;
-    if (en->spec.scale_exp)
-        for (size_t i = 0; i < n; i++)
-            f[i] = ldexpf(f[i], en->spec.scale_exp);
+    for (size_t i = 0; i < n;) {
+        uint64_t run, at = locate(en, first + i, &run);
+        size_t m = run < n - i ? (size_t)run : n - i;
+
+        if (st_read_f32(en->st, en->tensor, at, m, f + i, e))
+            return -1;
+        i += m;
+    }
+    fold(&en->spec, f, n);
     num_stats_f32(&s, f, n, first);
     if (s.nan || s.inf || s.above_f16)
         return bad_value(en, &s, e);
@@ -127,7 +170,7 @@ static int read_weight(void *cookie, uint64_t offset, void *dst, size_t n,
                        "no values",
                        en->spec.tensor);
     if (offset % 2 == 0 && n % 2 == 0 && (uintptr_t)dst % 2 == 0)
-        return read_elems(en, en->first_elem + offset / 2, n / 2, dst, e);
+        return read_elems(en, offset / 2, n / 2, dst, e);
     for (size_t i = 0; i < n;) { /* odd ends: through one piece */
         f16_t h[PIECE];
         uint64_t el = (offset + i) / 2;
@@ -135,7 +178,7 @@ static int read_weight(void *cookie, uint64_t offset, void *dst, size_t n,
 
         if (m > en->elems - el)
             m = (size_t)(en->elems - el);
-        if (read_elems(en, en->first_elem + el, m, h, e))
+        if (read_elems(en, el, m, h, e))
             return -1;
         take = 2 * m - skip;
         if (take > n - i)
@@ -148,52 +191,102 @@ static int read_weight(void *cookie, uint64_t offset, void *dst, size_t n,
 
 static bool spec_equal(const struct weight_spec *a, const struct weight_spec *b)
 {
-    return !strcmp(a->tensor, b->tensor) && a->row == b->row &&
-           a->rows == b->rows && a->scale_exp == b->scale_exp &&
-           a->conv == b->conv && a->role == b->role;
+    if (strcmp(a->tensor, b->tensor) || a->row != b->row ||
+        a->rows != b->rows || a->scale_exp != b->scale_exp ||
+        a->conv != b->conv || a->role != b->role || a->block != b->block ||
+        a->take != b->take || a->skip != b->skip || a->wide != b->wide ||
+        a->add != b->add || a->factor != b->factor ||
+        a->neg_exp != b->neg_exp || a->rank != b->rank)
+        return false;
+    return !memcmp(a->dims, b->dims, sizeof(a->dims));
+}
+
+/* Rows that the constant can choose from, and what a row is. */
+static uint64_t shape_rows(struct entry *en, const struct need *nd)
+{
+    const struct weight_spec *s = &en->spec;
+    uint64_t rows = nd->dims[0];
+
+    en->cols = 1;
+    for (int i = 1; i < nd->rank; i++)
+        en->cols *= nd->dims[i];
+    if (s->wide) { /* [E, H, I] */
+        rows = nd->dims[1];
+        en->wide_in = nd->dims[2];
+        en->cols = nd->dims[0] * nd->dims[2];
+    } else if (nd->rank == 3 && s->block) { /* stacked: experts' rows */
+        rows = nd->dims[0] * nd->dims[1];
+        en->cols = nd->dims[2];
+    }
+    return s->block ? rows / s->block * s->take : rows;
+}
+
+static void set_type(struct entry *en, const struct need *nd)
+{
+    const struct weight_spec *s = &en->spec;
+    int64_t dims[4] = { (int64_t)s->rows, (int64_t)en->cols, 1, 1 };
+    int rank = s->conv ? 4 : nd->rank > 2 ? 2 : nd->rank;
+
+    if (s->conv && nd->rank == 3 && nd->dims[1] == 1) { /* depthwise */
+        dims[1] = 1;
+        dims[3] = (int64_t)nd->dims[2];
+    }
+    if (s->rank) {
+        rank = s->rank;
+        memcpy(dims, s->dims, sizeof(dims));
+    }
+    en->data.type = mil_type_make(MIL_F16, rank, dims);
+}
+
+static void set_origin(struct entry *en, const struct need *nd)
+{
+    const struct weight_spec *s = &en->spec;
+    struct mil_origin *o = &en->origin;
+
+    /* As it was asked for: a tied head is not the embedding table. */
+    o->tensor = s->tensor;
+    o->row = s->row;
+    o->rows = s->rows;
+    o->total_rows = nd->dims[0];
+    o->scale_exp = s->scale_exp;
+    o->block = s->block;
+    o->take = s->take;
+    o->skip = s->skip;
+    o->wide = s->wide ? nd->dims[0] : 0;
+    o->add = s->add;
+    o->factor = s->factor;
+    o->neg_exp = s->neg_exp;
 }
 
 static int fill_entry(struct weights *w, struct entry *en,
                       const struct need *nd, struct err *e)
 {
     struct weight_spec *s = &en->spec;
-    int64_t dims[4] = { 0 };
-    int rank = nd->rank;
+    uint64_t rows = shape_rows(en, nd);
 
     if (!s->rows)
-        s->rows = nd->dims[0];
-    if (s->row > nd->dims[0] || s->rows > nd->dims[0] - s->row)
+        s->rows = rows;
+    if (s->row > rows || s->rows > rows - s->row)
         return err_set(e, ERR_INPUT,
                        "tensor '%s' has %llu rows, rows %llu to %llu are "
                        "asked for",
-                       nd->name, (unsigned long long)nd->dims[0],
+                       nd->name, (unsigned long long)rows,
                        (unsigned long long)s->row,
                        (unsigned long long)(s->row + s->rows));
-    en->cols = 1;
-    for (int i = 1; i < rank; i++)
-        en->cols *= nd->dims[i];
-    for (int i = 0; i < rank; i++)
-        dims[i] = (int64_t)(i ? nd->dims[i] : s->rows);
-    if (s->conv) {
-        dims[2] = dims[3] = 1;
-        rank = 4;
-    }
-    en->first_elem = s->row * en->cols;
     en->elems = s->rows * en->cols;
     en->st = w->ckpt->st;
     en->tensor = nd->tensor;
-    /* As it was asked for: a tied head is not the embedding table. */
-    en->origin.tensor = s->tensor;
-    en->origin.row = s->row;
-    en->origin.rows = s->rows;
-    en->origin.total_rows = nd->dims[0];
-    en->origin.scale_exp = s->scale_exp;
-    en->data.type = mil_type_make(MIL_F16, rank, dims);
+    set_type(en, nd);
+    set_origin(en, nd);
     en->data.bytes = 2 * en->elems;
     en->data.read = read_weight;
     en->data.cookie = en;
     en->data.role = s->role;
     en->data.origin = &en->origin;
+    if (mil_type_elems(&en->data.type) != (int64_t)en->elems)
+        return err_set(e, ERR_INPUT,
+                       "tensor '%s': a constant of another size is asked for",
+                       nd->name);
     return 0;
 }
 
@@ -201,7 +294,7 @@ const struct mil_data *weights_get(struct weights *w,
                                    const struct weight_spec *s, struct err *e)
 {
     const struct need *nd = ckpt_need(w->ckpt, s->tensor);
-    struct weight_spec full = *s;
+    struct entry probe = { .spec = *s };
     struct entry *en;
 
     if (!nd) {
@@ -211,10 +304,10 @@ const struct mil_data *weights_get(struct weights *w,
                 w->ckpt->hp.model_type, s->tensor);
         return NULL;
     }
-    if (!full.rows)
-        full.rows = nd->dims[0];
+    if (!probe.spec.rows)
+        probe.spec.rows = shape_rows(&probe, nd);
     for (size_t i = 0; i < w->n; i++)
-        if (spec_equal(&w->entries[i]->spec, &full))
+        if (spec_equal(&w->entries[i]->spec, &probe.spec))
             return &w->entries[i]->data;
     if (w->n == w->cap &&
         mem_grow((void **)&w->entries, &w->cap, w->n, sizeof(*w->entries), e))
@@ -222,7 +315,7 @@ const struct mil_data *weights_get(struct weights *w,
     en = arena_alloc(&w->arena, 1, sizeof(*en), e);
     if (!en)
         return NULL;
-    en->spec = full;
+    en->spec = probe.spec;
     en->spec.tensor = arena_strdup(&w->arena, s->tensor, e);
     if (!en->spec.tensor || fill_entry(w, en, nd, e))
         return NULL;
@@ -236,7 +329,8 @@ bool weights_raw(const struct mil_data *d, struct weight_raw *out)
 {
     const struct entry *en = d->cookie;
 
-    if (d->read != read_weight || d->type.rank < 2)
+    if (d->read != read_weight || d->type.rank < 2 || en->spec.add != 0 ||
+        (en->spec.factor != 0 && en->spec.factor != 1) || en->spec.neg_exp)
         return false;
     out->rows = en->spec.rows;
     out->cols = en->cols;
@@ -246,30 +340,39 @@ bool weights_raw(const struct mil_data *d, struct weight_raw *out)
     return true;
 }
 
+static int raw_elems(const struct entry *en, uint64_t first, uint64_t n,
+                     uint16_t *dst, struct err *e)
+{
+    if (en->tensor->dtype == ST_F32) {
+        struct entry unscaled = *en;
+
+        unscaled.spec.scale_exp = 0;
+        return read_elems(&unscaled, first, n, dst, e);
+    }
+    for (uint64_t i = 0; i < n;) {
+        uint64_t run, at = locate(en, first + i, &run);
+        uint64_t m = run < n - i ? run : n - i;
+
+        if (st_read_bytes(en->st, en->tensor, 2 * at, dst + i, 2 * m, e))
+            return -1;
+        i += m;
+    }
+    for (uint64_t i = 0; i < n; i++) /* file order to host order */
+        dst[i] = load_le16(&dst[i]);
+    return 0;
+}
+
 int weights_raw_rows(const struct mil_data *d, uint64_t row, uint64_t n,
                      uint16_t *dst, struct err *e)
 {
     const struct entry *en = d->cookie;
-    uint64_t first, elems;
 
     BUG_UNLESS(d->read == read_weight);
     if (!en->tensor || row > en->spec.rows || n > en->spec.rows - row)
         return err_set(e, ERR_INPUT, "tensor '%s' has no rows %llu to %llu",
                        en->spec.tensor, (unsigned long long)row,
                        (unsigned long long)(row + n));
-    first = en->first_elem + row * en->cols;
-    elems = n * en->cols;
-    if (en->tensor->dtype == ST_F32) {
-        struct entry unscaled = *en;
-
-        unscaled.spec.scale_exp = 0;
-        return read_elems(&unscaled, first, elems, dst, e);
-    }
-    if (st_read_bytes(en->st, en->tensor, 2 * first, dst, 2 * elems, e))
-        return -1;
-    for (uint64_t i = 0; i < elems; i++) /* file order to host order */
-        dst[i] = load_le16(&dst[i]);
-    return 0;
+    return raw_elems(en, row * en->cols, n * en->cols, dst, e);
 }
 
 /* ---- RoPE tables ---- */

@@ -21,7 +21,19 @@ struct weight_spec {
     enum mil_role role;
     uint64_t row, rows; /* of axis 0; rows 0 = all */
     int scale_exp;      /* folded: value * 2^scale_exp */
-    bool conv;          /* matrices as [out, in, 1, 1] */
+    bool conv;          /* matrices as [out, in, 1, 1], [C, 1, K] as
+                           [C, 1, 1, K] */
+    /* Which rows: of each `block` rows, `take` from `skip` on; 0 = all. */
+    uint64_t block, take, skip;
+    /* Stacked [E, H, I] as the wide [H, E * I]. */
+    bool wide;
+    /* Folded in double and rounded once: (value + add) * factor (0 = 1), or
+     * -exp(value). */
+    double add, factor;
+    bool neg_exp;
+    /* Shape of the constant if not the tensor's; rank 0 = by the above. */
+    int rank;
+    int64_t dims[4];
 };
 /* One mil_data per distinct spec: both functions of a chunk get the same. */
 const struct mil_data *weights_get(struct weights *w,
