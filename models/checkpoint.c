@@ -335,8 +335,8 @@ static int source_rows(void *cookie, const char *name, uint64_t row, uint64_t n,
 
     if (!t)
         return err_set(e, ERR_INPUT, "'%s' has no tensor '%s'", c->dir, name);
-    rows = t->rank < 2 ? 1 : t->dims[0];
-    cols = rows ? t->elems / rows : 0;
+    cols = t->rank ? t->dims[t->rank - 1] : 1;
+    rows = cols ? t->elems / cols : 0;
     if (row > rows || n > rows - row)
         return err_set(e, ERR_INPUT,
                        "tensor '%s' has %" PRIu64 " rows, rows %" PRIu64

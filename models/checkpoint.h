@@ -74,8 +74,8 @@ const struct need *ckpt_need(const struct ckpt *c, const char *name);
 const struct st_tensor *ckpt_tensor(const struct ckpt *c, const char *name);
 
 /* Where a float32 reference gets its weights: rows [row, row + n) of a
- * canonical tensor, as floats. Rows count along axis 0, the other axes make
- * up a row; a vector is one row. Thread-safe. */
+ * canonical tensor, as floats. A row runs along the last axis, all other axes
+ * count rows; a vector is one row. Thread-safe. */
 struct tensor_source {
     int (*rows)(void *cookie, const char *name, uint64_t row, uint64_t n,
                 float *dst, struct err *e);

@@ -304,7 +304,7 @@ static int rope_object(struct rope_src *s, struct err *e)
         n = js_next(n);
     if (!n)
         return 0;
-    /* Keyed by layer type; all layers are full_attention here. */
+    /* Keyed by layer type; only full_attention rotates here. */
     full = hp_value(now, "full_attention");
     if (!full || js_kind(full) != JS_OBJECT)
         return err_set(e, ERR_INPUT,
@@ -340,6 +340,43 @@ static int rope_theta(const struct rope_src *s, struct hparams *hp,
     return 0;
 }
 
+/* Elements of a head that are rotated, cut as transformers cuts. */
+static int rope_width(struct hparams *hp, double part, struct err *e)
+{
+    char t[NUM_TEXT_MAX];
+    double width = (double)hp->head_dim * part;
+
+    num_text(t, part);
+    if (!(part <= 1))
+        return err_set(e, ERR_INPUT,
+                       "'partial_rotary_factor' is %s, allowed are numbers "
+                       "above 0 up to 1",
+                       t);
+    hp->rope.dim = (int)width;
+    if (part == 1 && hp->rope.dim % 2)
+        return err_set(e, ERR_INPUT,
+                       "head_dim %" PRId64 " is odd: rotary pairs need an "
+                       "even width",
+                       hp->head_dim);
+    if (hp->rope.dim < 2 || hp->rope.dim % 2)
+        return err_set(e, ERR_INPUT,
+                       "partial_rotary_factor %s of head_dim %" PRId64
+                       " gives %d rotated elements: rotary pairs need an even "
+                       "width",
+                       t, hp->head_dim, hp->rope.dim);
+    return 0;
+}
+
+static int rope_read(struct rope_src *s, struct hparams *hp, double part,
+                     struct err *e)
+{
+    if (rope_width(hp, part, e))
+        return -1;
+    hp->rope.type = ROPE_DEFAULT;
+    hp->rope.attention_scaling = 1;
+    return rope_by_type(s, hp, e);
+}
+
 int hp_read_rope(const struct hp_reader *r, struct hparams *hp,
                  double class_theta, struct err *e)
 {
@@ -357,15 +394,27 @@ int hp_read_rope(const struct hp_reader *r, struct hparams *hp,
                        "1 is",
                        t, hp->arch->name);
     }
-    if (hp->head_dim % 2)
-        return err_set(e, ERR_INPUT,
-                       "head_dim %" PRId64 " is odd: rotary pairs need an "
-                       "even width",
-                       hp->head_dim);
-    hp->rope.type = ROPE_DEFAULT;
-    hp->rope.dim = (int)hp->head_dim;
-    hp->rope.attention_scaling = 1;
-    return rope_by_type(&s, hp, e);
+    return rope_read(&s, hp, part, e);
+}
+
+int hp_read_partial_rope(const struct hp_reader *r, struct hparams *hp,
+                         double class_theta, double class_part, struct err *e)
+{
+    struct rope_src s = { .r = r };
+    double part = class_part;
+    char t[NUM_TEXT_MAX];
+    bool found;
+
+    if (rope_object(&s, e) || rope_theta(&s, hp, class_theta, e) ||
+        rope_number(&s, "partial_rotary_factor", true, 0, &part, &found, e))
+        return -1;
+    num_text(t, part);
+    if (!found)
+        hp_note(r,
+                "%s has no partial_rotary_factor in any spelling: the class "
+                "default %s is used",
+                r->level, t);
+    return rope_read(&s, hp, part, e);
 }
 
 void hparams_context_notes(const struct hparams *hp, int64_t ctx,

@@ -550,6 +550,43 @@ static void print_rope(const struct rope_params *p, struct buf *out)
                    p->original_max);
 }
 
+/* Runs of equal layers: "layer_types 0-2 linear_attention". */
+static void print_layers(const struct hparams *hp, struct buf *out)
+{
+    for (int64_t i = 0, end; i < hp->layers; i = end) {
+        for (end = i + 1;
+             end < hp->layers && hp->layer_kind[end] == hp->layer_kind[i];
+             end++)
+            continue;
+        buf_printf(out, "layer_types %" PRId64, i);
+        if (end > i + 1)
+            buf_printf(out, "-%" PRId64, end - 1);
+        buf_printf(out, " %s_attention\n",
+                   hp->layer_kind[i] == HP_LAYER_LINEAR ? "linear" : "full");
+    }
+}
+
+static void print_linear(const struct hparams *hp, struct buf *out)
+{
+    print_layers(hp, out);
+    buf_printf(out, "linear_num_key_heads %" PRId64 "\n", hp->lin_key_heads);
+    buf_printf(out, "linear_num_value_heads %" PRId64 "\n",
+               hp->lin_value_heads);
+    buf_printf(out, "linear_key_head_dim %" PRId64 "\n", hp->lin_key_dim);
+    buf_printf(out, "linear_value_head_dim %" PRId64 "\n", hp->lin_value_dim);
+    buf_printf(out, "linear_conv_kernel_dim %" PRId64 "\n", hp->conv_kernel);
+}
+
+static void print_experts(const struct hparams *hp, struct buf *out)
+{
+    buf_printf(out, "num_experts %" PRId64 "\n", hp->experts);
+    buf_printf(out, "num_experts_per_tok %" PRId64 "\n", hp->experts_per_token);
+    buf_printf(out, "moe_intermediate_size %" PRId64 "\n",
+               hp->moe_intermediate);
+    buf_printf(out, "shared_expert_intermediate_size %" PRId64 "\n",
+               hp->shared_intermediate);
+}
+
 void hparams_print(const struct hparams *hp, struct buf *out)
 {
     buf_printf(out, "model_type %s\n", hp->model_type);
@@ -557,11 +594,16 @@ void hparams_print(const struct hparams *hp, struct buf *out)
         buf_printf(out, "architecture %s\n", hp->architecture);
     buf_printf(out, "vocab_size %" PRId64 "\n", hp->vocab);
     buf_printf(out, "hidden_size %" PRId64 "\n", hp->hidden);
-    buf_printf(out, "intermediate_size %" PRId64 "\n", hp->intermediate);
+    if (!hp->experts)
+        buf_printf(out, "intermediate_size %" PRId64 "\n", hp->intermediate);
     buf_printf(out, "num_hidden_layers %" PRId64 "\n", hp->layers);
     buf_printf(out, "num_attention_heads %" PRId64 "\n", hp->heads);
     buf_printf(out, "num_key_value_heads %" PRId64 "\n", hp->kv_heads);
     buf_printf(out, "head_dim %" PRId64 "\n", hp->head_dim);
+    if (hp->conv_kernel)
+        print_linear(hp, out);
+    if (hp->experts)
+        print_experts(hp, out);
     buf_printf(out, "max_position_embeddings %" PRId64 "\n", hp->max_positions);
     print_real(out, "rms_norm_eps", hp->rms_eps);
     buf_printf(out, "tie_word_embeddings %s (%s)\n",

@@ -75,5 +75,9 @@ int hp_check_heads(struct hparams *hp, struct err *e) ATTR_MUST_USE;
 /* RoPE of full_attention layers, from every spelling. */
 int hp_read_rope(const struct hp_reader *r, struct hparams *hp,
                  double class_theta, struct err *e) ATTR_MUST_USE;
+/* The same where only a part of each head may be rotated. */
+int hp_read_partial_rope(const struct hp_reader *r, struct hparams *hp,
+                         double class_theta, double class_part,
+                         struct err *e) ATTR_MUST_USE;
 
 #endif

@@ -19,7 +19,7 @@
 
 #define ORACLE_PASS 512
 #define ORACLE_ROPES 2 /* distinct rotations in one model */
-#define ORACLE_TMPS 8
+#define ORACLE_TMPS 16
 
 struct oracle_ops {
     const char *name;
@@ -130,6 +130,10 @@ int oracle_linear(struct oracle *o, const struct oracle_mat *m, const float *x,
 const float *oracle_vector(struct oracle *o, size_t n, struct err *e,
                            const char *fmt, ...)
     ATTR_PRINTF(4, 5) ATTR_MUST_USE;
+/* The same of a small matrix. */
+const float *oracle_matrix(struct oracle *o, size_t rows, size_t cols,
+                           struct err *e, const char *fmt, ...)
+    ATTR_PRINTF(5, 6) ATTR_MUST_USE;
 /* Row tokens[i] of a table for every token of the pass, to y [n, cols]. */
 int oracle_lookup(struct oracle *o, const char *name, size_t cols, float *y,
                   struct err *e) ATTR_MUST_USE;
@@ -196,6 +200,6 @@ int plain_norm(struct oracle *o, const struct oracle_plain *p, float *x,
 int plain_head(struct oracle *o, const float *x, size_t n, float *logits,
                struct err *e) ATTR_MUST_USE;
 
-extern const struct oracle_ops oracle_llama, oracle_qwen3;
+extern const struct oracle_ops oracle_llama, oracle_qwen3, oracle_qwen3_5;
 
 #endif

@@ -252,29 +252,48 @@ fail:
     return -1;
 }
 
-const float *oracle_vector(struct oracle *o, size_t n, struct err *e,
-                           const char *fmt, ...)
+/* Rows of a tensor that is loaded whole once and kept, budget or not. */
+static const float *kept_rows(struct oracle *o, const char *name, size_t rows,
+                              size_t cols, struct err *e)
 {
-    char name[128];
-    struct held t = { .rows = 1, .cols = n };
-    const struct held *h;
-    va_list ap;
+    struct held t = { .rows = rows, .cols = cols };
+    const struct held *h = held_find(&o->held, name, 0);
 
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof(name), fmt, ap);
-    va_end(ap);
-    h = held_find(&o->held, name, 0);
     if (h)
         return h->data;
-    t.data = mem_alloc(n, sizeof(float), e);
+    t.data = mem_alloc(rows * cols, sizeof(float), e);
     if (!t.data)
         return NULL;
-    if (o->src.rows(o->src.cookie, name, 0, 1, t.data, e) ||
+    if (o->src.rows(o->src.cookie, name, 0, rows, t.data, e) ||
         held_add(&o->held, name, &t, e)) {
         mem_free(t.data);
         return NULL;
     }
     return t.data;
+}
+
+const float *oracle_vector(struct oracle *o, size_t n, struct err *e,
+                           const char *fmt, ...)
+{
+    char name[128];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof(name), fmt, ap);
+    va_end(ap);
+    return kept_rows(o, name, 1, n, e);
+}
+
+const float *oracle_matrix(struct oracle *o, size_t rows, size_t cols,
+                           struct err *e, const char *fmt, ...)
+{
+    char name[128];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof(name), fmt, ap);
+    va_end(ap);
+    return kept_rows(o, name, rows, cols, e);
 }
 
 struct lookup {
