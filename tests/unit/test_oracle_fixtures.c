@@ -293,11 +293,31 @@ Test(oracle_fixtures, streamed_weights_give_the_same)
     check_all("llama-odd", 0);
 }
 
+Test(oracle_fixtures, qwen3_5_tiny_published_layout)
+{
+    check_all("qwen3_5-tiny", 1 << 30);
+}
+
+Test(oracle_fixtures, qwen3_5_odd_text_only_untied)
+{
+    check_all("qwen3_5-odd", 1 << 30);
+}
+
+Test(oracle_fixtures, qwen3_5_moe_tiny)
+{
+    check_all("qwen3_5_moe-tiny", 1 << 30);
+}
+
+Test(oracle_fixtures, qwen3_5_moe_tiny_streamed)
+{
+    check_all("qwen3_5_moe-tiny", 0);
+}
+
 /* Whatever the split of a prompt, its logits are the same bits. */
 static void check_split(const char *name)
 {
     static const size_t cuts[][3] = {
-        { 1, 95, 0 }, { 95, 1, 0 }, { 40, 9, 47 }, { 0, 0, 0 }
+        { 1, 95, 0 }, { 95, 1, 0 }, { 40, 9, 47 }, { 2, 3, 91 }, { 0, 0, 0 }
     };
     struct fixture f;
     size_t n, bytes;
@@ -337,6 +357,17 @@ Test(oracle_fixtures, splits_agree_qwen3)
 Test(oracle_fixtures, splits_agree_llama)
 {
     check_split("llama-odd");
+}
+
+Test(oracle_fixtures, splits_agree_qwen3_5)
+{
+    check_split("qwen3_5-odd");
+    check_split("qwen3_5-tiny");
+}
+
+Test(oracle_fixtures, splits_agree_qwen3_5_moe)
+{
+    check_split("qwen3_5_moe-tiny");
 }
 
 /* -log softmax(row)[token] in double. */
@@ -390,6 +421,24 @@ Test(oracle_fixtures, perplexity_of_the_evaluation_text)
     close_fixture(&f);
 }
 
+Test(oracle_fixtures, perplexity_of_qwen3_5)
+{
+    struct fixture f;
+
+    open_fixture(&f, "qwen3_5-tiny", 2, 1 << 30, 256);
+    check_perplexity(&f, 44.08156613508961);
+    close_fixture(&f);
+}
+
+Test(oracle_fixtures, perplexity_of_qwen3_5_moe)
+{
+    struct fixture f;
+
+    open_fixture(&f, "qwen3_5_moe-tiny", 2, 1 << 30, 256);
+    check_perplexity(&f, 52.780922682214936);
+    close_fixture(&f);
+}
+
 Test(oracle_fixtures, published_llama)
 {
     struct fixture f;
@@ -425,7 +474,7 @@ static unsigned char *logits_with(const char *name, int threads,
     return (unsigned char *)logits;
 }
 
-Test(oracle_fixtures, threads_budget_and_simd_do_not_show)
+static void check_invariance(const char *name)
 {
     static const struct {
         int threads;
@@ -436,16 +485,27 @@ Test(oracle_fixtures, threads_budget_and_simd_do_not_show)
         { 1, 1 << 30, false }, { 2, 0, true },
     };
     size_t bytes, again;
-    unsigned char *first = logits_with("qwen3-odd", 2, 1 << 30, &bytes);
+    unsigned char *first = logits_with(name, 2, 1 << 30, &bytes);
 
     for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
         unsigned char *next;
 
         cpu_mask(runs[i].scalar ? 0 : ~0u);
-        next = logits_with("qwen3-odd", runs[i].threads, runs[i].keep, &again);
+        next = logits_with(name, runs[i].threads, runs[i].keep, &again);
         cr_assert_eq(bytes, again);
-        cr_assert_eq(memcmp(first, next, bytes), 0, "run %zu", i);
+        cr_assert_eq(memcmp(first, next, bytes), 0, "%s run %zu", name, i);
         mem_free(next);
     }
     mem_free(first);
+}
+
+Test(oracle_fixtures, threads_budget_and_simd_do_not_show)
+{
+    check_invariance("qwen3-odd");
+}
+
+Test(oracle_fixtures, nor_do_they_in_recurrent_layers_and_experts)
+{
+    check_invariance("qwen3_5-odd");
+    check_invariance("qwen3_5_moe-tiny");
 }
