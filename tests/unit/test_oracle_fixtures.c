@@ -23,6 +23,9 @@
 #define NLL_MAX 1e-5
 /* Of the greatest absolute value; the noise of float32 itself is 2e-6. */
 #define REL_MAX 1e-5
+/* In qwen3_5-odd transformers' float32 lies 1.6e-5 off the same recurrence in
+ * double, and ours 7e-6. */
+#define REL_MAX_ODD 3e-5
 
 static struct err err;
 
@@ -33,6 +36,7 @@ struct fixture {
     struct par *par;
     struct oracle *o;
     size_t vocab, hidden, layers;
+    double rel; /* what differences are allowed */
 };
 
 static const char *fixtures_dir(void)
@@ -66,6 +70,7 @@ static void open_at(struct fixture *f, const char *root, const char *name,
     f->vocab = (size_t)f->c.hp.vocab;
     f->hidden = (size_t)f->c.hp.hidden;
     f->layers = (size_t)f->c.hp.layers;
+    f->rel = strcmp(name, "qwen3_5-odd") ? REL_MAX : REL_MAX_ODD;
 }
 
 static void open_fixture(struct fixture *f, const char *name, int threads,
@@ -171,7 +176,7 @@ static void check_hidden(struct fixture *f)
         double r = relative(hidden + i * per, want + i * per, per);
 
         cr_log_info("hidden %zu: %.2e", i, r);
-        cr_expect_leq(r, REL_MAX, "hidden state %zu differs by %g", i, r);
+        cr_expect_leq(r, f->rel, "hidden state %zu differs by %g", i, r);
     }
     mem_free(hidden);
     mem_free(want);
@@ -191,7 +196,7 @@ static void check_logits(struct fixture *f)
     feed(f, tokens, n, &(struct oracle_out){ .logits = logits });
     r = relative(logits, want, n * f->vocab);
     cr_log_info("logits: %.2e", r);
-    cr_expect_leq(r, REL_MAX, "logits differ by %g", r);
+    cr_expect_leq(r, f->rel, "logits differ by %g", r);
     mem_free(logits);
     mem_free(want);
     mem_free(tokens);
@@ -214,7 +219,7 @@ static void check_rows(struct fixture *f, int prompt)
         double r = relative(logits + (size_t)pos[i] * f->vocab,
                             want + i * f->vocab, f->vocab);
 
-        cr_expect_leq(r, REL_MAX, "prompt %d position %d differs by %g", prompt,
+        cr_expect_leq(r, f->rel, "prompt %d position %d differs by %g", prompt,
                       pos[i], r);
     }
     cr_assert_eq(ntop, 5 * n);
@@ -222,8 +227,8 @@ static void check_rows(struct fixture *f, int prompt)
         float got = logits[i / 5 * f->vocab + (size_t)top[i]];
 
         cr_expect_leq(fabs((double)(got - best[i])),
-                      REL_MAX * max_abs(best, ntop), "prompt %d top %zu",
-                      prompt, i);
+                      f->rel * max_abs(best, ntop), "prompt %d top %zu", prompt,
+                      i);
     }
     mem_free(logits);
     mem_free(best);
