@@ -265,6 +265,7 @@ const struct model_arch arch_qwen3_5 = {
     .parse = hp_parse_qwen3_5,
     .needs = needs_hybrid,
     .ignore = ignore,
+    .layout = layout_hybrid,
     .count = count_hybrid,
     .states = hybrid_states,
     .embeddings = parts_embeddings,

@@ -224,8 +224,11 @@ static void note_dtypes(struct ckpt *c)
     size_t count[ST_DTYPE_COUNT] = { 0 };
     const char *sep = "tensors by dtype: ";
 
-    for (size_t i = 0; i < c->ledger.n; i++)
-        count[c->ledger.needs[i].tensor->dtype]++;
+    for (size_t i = 0; i < c->ledger.n; i++) {
+        const struct need *n = &c->ledger.needs[i];
+
+        count[n->tensor->dtype] += n->n_parts ? n->n_parts : 1;
+    }
     for (size_t d = 0; d < ST_DTYPE_COUNT; d++)
         if (count[d]) {
             buf_printf(&c->notes, "%s%s %zu", sep,
@@ -330,22 +333,25 @@ static int source_rows(void *cookie, const char *name, uint64_t row, uint64_t n,
                        float *dst, struct err *e)
 {
     const struct ckpt *c = cookie;
-    const struct st_tensor *t = ckpt_tensor(c, name);
-    uint64_t rows, cols, first, elems;
+    const struct need *need = ckpt_need(c, name);
+    uint64_t rows = 1, cols = 1, first, elems;
 
-    if (!t)
+    if (!need || !need->tensor)
         return err_set(e, ERR_INPUT, "'%s' has no tensor '%s'", c->dir, name);
-    cols = t->rank ? t->dims[t->rank - 1] : 1;
-    rows = cols ? t->elems / cols : 0;
+    for (int i = 0; i < need->rank; i++) {
+        rows *= cols;
+        cols = need->dims[i];
+    }
     if (row > rows || n > rows - row)
         return err_set(e, ERR_INPUT,
                        "tensor '%s' has %" PRIu64 " rows, rows %" PRIu64
                        " to %" PRIu64 " are asked for",
-                       t->name, rows, row, row + n);
+                       need->tensor->name, rows, row, row + n);
     if (!mem_mul(row, cols, &first) || !mem_mul(n, cols, &elems) ||
         elems > SIZE_MAX)
-        return err_set(e, ERR_INPUT, "tensor '%s' is too large", t->name);
-    return st_read_f32(c->st, t, first, (size_t)elems, dst, e);
+        return err_set(e, ERR_INPUT, "tensor '%s' is too large",
+                       need->tensor->name);
+    return need_read_f32(c->st, need, first, (size_t)elems, dst, e);
 }
 
 struct tensor_source ckpt_source(const struct ckpt *c)

@@ -21,6 +21,13 @@ struct need {
     int rank;
     uint64_t dims[4];
     const struct st_tensor *tensor; /* after matching; NULL when planning */
+    /* Experts may be stored one by one: entry i of axis 0 as the pieces
+     * "<stem>.<i>.<piece>.weight", one upon the other. Then `parts` lists them
+     * and `tensor` is the first; bytes go through need_read_*. */
+    const char *pieces[2];
+    size_t n_pieces; /* 0: never */
+    const struct st_tensor **parts;
+    size_t n_parts; /* 0: it is one tensor */
 };
 struct ledger {
     struct need *needs; /* in the family's order */
@@ -36,6 +43,15 @@ struct ledger {
 /* For model_arch.needs: declares one tensor. */
 int ledger_need(struct ledger *l, struct err *e, int rank, const uint64_t *dims,
                 const char *fmt, ...) ATTR_PRINTF(5, 6) ATTR_MUST_USE;
+/* The need declared last may be stored in pieces. */
+void ledger_in_pieces(struct ledger *l, const char *first, const char *second);
+
+/* Elements, or raw bytes, of a matched need, however it is stored; all of
+ * its tensors have one dtype. Thread-safe. */
+int need_read_f32(const struct st *st, const struct need *n, uint64_t first,
+                  size_t count, float *dst, struct err *e) ATTR_MUST_USE;
+int need_read_bytes(const struct st *st, const struct need *n, uint64_t offset,
+                    void *dst, size_t count, struct err *e) ATTR_MUST_USE;
 
 struct ckpt {
     char *dir;

@@ -6,7 +6,8 @@
  * doubled or tripled), so none is fixed: a name is split in front of
  * "layers.N.", repeated segments of that stem are collapsed, and the stem
  * under which most needed tensors stand is the text model's. Skip rules match
- * dot-separated segments anywhere in a name. Shapes are compared, never
+ * dot-separated segments anywhere in a name. Experts that are stored one by one
+ * make up the stacked tensor that is needed. Shapes are compared, never
  * mended.
  */
 #include "models/checkpoint_priv.h"
@@ -49,8 +50,20 @@ int ledger_need(struct ledger *l, struct err *e, int rank, const uint64_t *dims,
     return 0;
 }
 
+void ledger_in_pieces(struct ledger *l, const char *first, const char *second)
+{
+    struct need *n = &l->needs[l->n - 1];
+
+    BUG_UNLESS(l->n && n->rank == 3);
+    n->pieces[0] = first;
+    n->pieces[1] = second;
+    n->n_pieces = second ? 2 : 1;
+}
+
 void ledger_release(struct ledger *l)
 {
+    for (size_t i = 0; i < l->n; i++)
+        mem_free(l->needs[i].parts);
     mem_free(l->needs);
     mem_free(l->by_name);
     memset(l, 0, sizeof *l);
@@ -88,6 +101,61 @@ static struct need *find_need(const struct ledger *l, const char *name)
             hi = mid;
         else
             lo = mid + 1;
+    }
+    return NULL;
+}
+
+static bool layer_number(const char *s, int64_t *out);
+
+/* The first need whose name is not below `name`. */
+static size_t lower_bound(const struct ledger *l, const char *name)
+{
+    size_t lo = 0, hi = l->by_name ? l->n : 0;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+
+        if (strcmp(l->by_name[mid]->name, name) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* "layers.3.mlp.experts.7.up_proj.weight" -> the need in pieces under
+ * "layers.3.mlp.experts." that has such a piece, and its place there. */
+static struct need *find_piece(const struct ledger *l, const char *name,
+                               size_t *place)
+{
+    char t[sizeof((struct need *)0)->name + 16];
+    size_t n = strlen(name), stem;
+    char *piece, *number;
+    int64_t at;
+
+    if (n >= sizeof t || n < 8 || strcmp(name + n - 7, ".weight"))
+        return NULL;
+    memcpy(t, name, n - 7);
+    t[n - 7] = 0;
+    piece = strrchr(t, '.');
+    if (!piece)
+        return NULL;
+    *piece++ = 0;
+    number = strrchr(t, '.');
+    if (!number || !layer_number(number + 1, &at))
+        return NULL;
+    number[1] = 0;
+    stem = (size_t)(number + 1 - t);
+    for (size_t i = lower_bound(l, t);
+         i < l->n && !strncmp(l->by_name[i]->name, t, stem); i++) {
+        struct need *need = l->by_name[i];
+
+        for (size_t k = 0; k < need->n_pieces; k++)
+            if (!strcmp(need->pieces[k], piece) &&
+                (uint64_t)at < need->dims[0]) {
+                *place = (size_t)at * need->n_pieces + k;
+                return need;
+            }
     }
     return NULL;
 }
@@ -281,6 +349,51 @@ static const char *canonical(const struct cut *c, const char *stem)
     return strncmp(c->tail, stem, n) ? NULL : c->tail + n;
 }
 
+/* ---- reading ---- */
+
+/* Both readers go piece by piece; all pieces have one size. */
+int need_read_f32(const struct st *st, const struct need *n, uint64_t first,
+                  size_t count, float *dst, struct err *e)
+{
+    if (!n->n_parts)
+        return st_read_f32(st, n->tensor, first, count, dst, e);
+    while (count) {
+        uint64_t size = n->parts[0]->elems, at = first % size;
+        uint64_t left = size - at;
+        size_t m = count < left ? count : (size_t)left;
+
+        BUG_UNLESS(first / size < n->n_parts);
+        if (st_read_f32(st, n->parts[first / size], at, m, dst, e))
+            return -1;
+        first += m;
+        dst += m;
+        count -= m;
+    }
+    return 0;
+}
+
+int need_read_bytes(const struct st *st, const struct need *n, uint64_t offset,
+                    void *dst, size_t count, struct err *e)
+{
+    unsigned char *out = dst;
+
+    if (!n->n_parts)
+        return st_read_bytes(st, n->tensor, offset, dst, count, e);
+    while (count) {
+        uint64_t size = n->parts[0]->end - n->parts[0]->begin;
+        uint64_t at = offset % size, left = size - at;
+        size_t m = count < left ? count : (size_t)left;
+
+        BUG_UNLESS(offset / size < n->n_parts);
+        if (st_read_bytes(st, n->parts[offset / size], at, out, m, e))
+            return -1;
+        offset += m;
+        out += m;
+        count -= m;
+    }
+    return 0;
+}
+
 /* ---- matching ---- */
 
 enum complaint_kind { MISSING, UNMAPPED, UNKNOWN, SHAPE, REPEATED };
@@ -384,6 +497,40 @@ static int check_shape(struct match *m, const struct need *n, struct err *e)
     return complain(m, SHAPE, layer, tail, text, e);
 }
 
+/* The shape of one piece. */
+static void piece_dims(const struct need *n, uint64_t dims[2])
+{
+    dims[0] = n->dims[1] / n->n_pieces;
+    dims[1] = n->dims[2];
+}
+
+static int take_piece(struct match *m, struct need *n, size_t place,
+                      const char *name, const struct st_tensor *t,
+                      struct err *e)
+{
+    size_t count = (size_t)n->dims[0] * n->n_pieces;
+    char has[512], want[128], text[680];
+    uint64_t dims[2];
+    int64_t layer;
+
+    if (!n->parts)
+        n->parts = mem_zalloc(count, sizeof *n->parts, e);
+    if (!n->parts)
+        return -1;
+    n->n_parts = count;
+    if (n->tensor || n->parts[place])
+        return complain(m, REPEATED, -1, name, t->name, e);
+    n->parts[place] = t;
+    piece_dims(n, dims);
+    if (t->rank == 2 && t->dims[0] == dims[0] && t->dims[1] == dims[1])
+        return 0;
+    st_shape_text(t, has, sizeof has);
+    dims_text(want, sizeof want, 2, dims);
+    snprintf(text, sizeof text, "%s, needed %s", has, want);
+    name = below_layer(name, &layer);
+    return complain(m, SHAPE, layer, name, text, e);
+}
+
 static int ignore(struct ledger *l, const char *rule, const struct st_tensor *t,
                   struct err *e)
 {
@@ -419,7 +566,7 @@ static bool note_sign(struct match *m, const struct st_tensor *t,
         return false;
     memcpy(base, name, n);
     memcpy(base + n, ".weight", sizeof ".weight");
-    if (!find_need(&m->c->ledger, base))
+    if (!find_need(&m->c->ledger, base) && !find_piece(&m->c->ledger, base, &n))
         return false;
     if (!m->sign || s < m->sign) {
         m->sign = s;
@@ -432,7 +579,8 @@ static int take(struct match *m, const struct st_tensor *t, struct err *e)
 {
     struct ledger *l = &m->c->ledger;
     const char *name = NULL, *rule;
-    struct need *need = NULL;
+    struct need *need = NULL, *whole;
+    size_t place;
     struct cut c;
 
     rule = ignore_rule(m->c->hp.arch, t->name);
@@ -442,12 +590,15 @@ static int take(struct match *m, const struct st_tensor *t, struct err *e)
         snprintf(c.tail, sizeof c.tail, "%.*s", NAME_MAX_LEN, t->name);
     if (name)
         need = find_need(l, name);
-    if (need && need->tensor)
+    if (need && (need->tensor || need->parts))
         return complain(m, REPEATED, -1, name, t->name, e);
     if (need) {
         need->tensor = t;
         return check_shape(m, need, e);
     }
+    whole = name ? find_piece(l, name, &place) : NULL;
+    if (whole)
+        return take_piece(m, whole, place, name, t, e);
     if (rule)
         return ignore(l, rule, t, e);
     if (name && m->c->hp.tied && !strcmp(name, "lm_head.weight"))
@@ -479,6 +630,7 @@ static int take_unmapped(struct match *m, size_t i, struct err *e)
     const char *name = st_missing_name(m->c->st, i, &shard), *tail = NULL;
     const struct model_arch *a = m->c->hp.arch;
     const struct need *need = NULL;
+    size_t place;
     char text[320];
     struct cut c;
     int64_t layer;
@@ -489,6 +641,8 @@ static int take_unmapped(struct match *m, size_t i, struct err *e)
         snprintf(c.tail, sizeof c.tail, "%.*s", NAME_MAX_LEN, name);
     if (tail)
         need = find_need(&m->c->ledger, tail);
+    if (tail && !need)
+        need = find_piece(&m->c->ledger, tail, &place);
     if (need)
         m->told[need - m->c->ledger.needs] = true;
     if (!need && (ignore_rule(a, name) ||
@@ -505,18 +659,49 @@ static int take_unmapped(struct match *m, size_t i, struct err *e)
     return complain(m, UNMAPPED, layer, tail, text, e);
 }
 
+static int missing(struct match *m, const char *name, const char *shape,
+                   struct err *e)
+{
+    int64_t layer;
+    const char *tail = below_layer(name, &layer);
+
+    return complain(m, MISSING, layer, tail, shape, e);
+}
+
+/* Pieces that lack; a need whose pieces are all there becomes one. */
+static int missing_pieces(struct match *m, struct need *n, struct err *e)
+{
+    char want[128], name[sizeof n->name + 32];
+    const char *tail = strrchr(n->name, '.');
+    uint64_t dims[2];
+
+    piece_dims(n, dims);
+    dims_text(want, sizeof want, 2, dims);
+    n->tensor = n->parts[0];
+    for (size_t i = 0; i < n->n_parts; i++) {
+        if (n->parts[i])
+            continue;
+        n->tensor = NULL;
+        snprintf(name, sizeof name, "%.*s.%zu.%s.weight", (int)(tail - n->name),
+                 n->name, i / n->n_pieces, n->pieces[i % n->n_pieces]);
+        if (missing(m, name, want, e))
+            return -1;
+    }
+    return 0;
+}
+
 /* A need that the file does not hold, unless the index told already. */
 static int take_missing(struct match *m, size_t i, struct err *e)
 {
     const struct need *n = &m->c->ledger.needs[i];
     char want[128];
-    int64_t layer;
-    const char *tail = below_layer(n->name, &layer);
 
     if (m->told[i])
         return 0;
+    if (n->parts)
+        return missing_pieces(m, &m->c->ledger.needs[i], e);
     dims_text(want, sizeof want, n->rank, n->dims);
-    return complain(m, MISSING, layer, tail, want, e);
+    return missing(m, n->name, want, e);
 }
 
 /* ---- the stem ---- */
@@ -751,25 +936,64 @@ static bool is_packed(enum st_dtype d)
            d == ST_U16;
 }
 
+/* The tensors of a need: one, or its pieces; NULL where one lacks. */
+static size_t need_count(const struct need *n)
+{
+    return n->n_parts ? n->n_parts : 1;
+}
+
+static const struct st_tensor *need_at(const struct need *n, size_t i)
+{
+    return n->n_parts ? n->parts[i] : n->tensor;
+}
+
+static int judge_dtype(const struct match *m, const struct st_tensor *t,
+                       bool packed, struct err *e)
+{
+    bool told = m->quant->what[0] || m->sign;
+
+    if (!t || st_dtype_is_plain(t->dtype))
+        return 0;
+    if (packed && told && is_packed(t->dtype))
+        return ckpt_refuse_quant(m->c->dir, m->quant, m->sign, t->name, NULL,
+                                 e);
+    if (!packed)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "tensor '%.300s' of '%s' is %s, which is "
+                       "unsupported for now: BF16, F16 and F32 are read",
+                       t->name, m->c->dir, st_dtype_name(t->dtype));
+    return 0;
+}
+
 /* Needed tensors of another dtype than BF16, F16, F32: packed ones where
  * something tells of quantization, or all. */
 static int judge_dtypes(const struct match *m, bool packed, struct err *e)
 {
     const struct ledger *l = &m->c->ledger;
-    bool told = m->quant->what[0] || m->sign;
+
+    for (size_t i = 0; i < l->n; i++)
+        for (size_t k = 0; k < need_count(&l->needs[i]); k++)
+            if (judge_dtype(m, need_at(&l->needs[i], k), packed, e))
+                return -1;
+    return 0;
+}
+
+static int judge_pieces(const struct match *m, struct err *e)
+{
+    const struct ledger *l = &m->c->ledger;
 
     for (size_t i = 0; i < l->n; i++) {
-        const struct st_tensor *t = l->needs[i].tensor;
-        if (!t || st_dtype_is_plain(t->dtype))
-            continue;
-        if (packed && told && is_packed(t->dtype))
-            return ckpt_refuse_quant(m->c->dir, m->quant, m->sign, t->name,
-                                     NULL, e);
-        if (!packed)
-            return err_set(e, ERR_UNSUPPORTED,
-                           "tensor '%.300s' of '%s' is %s, which is "
-                           "unsupported for now: BF16, F16 and F32 are read",
-                           t->name, m->c->dir, st_dtype_name(t->dtype));
+        const struct need *n = &l->needs[i];
+
+        for (size_t k = 1; k < n->n_parts; k++)
+            if (n->parts[k]->dtype != n->parts[0]->dtype)
+                return err_set(e, ERR_UNSUPPORTED,
+                               "tensor '%.200s' is %s and '%.200s' is %s; "
+                               "experts of one layer must have one dtype",
+                               n->parts[0]->name,
+                               st_dtype_name(n->parts[0]->dtype),
+                               n->parts[k]->name,
+                               st_dtype_name(n->parts[k]->dtype));
     }
     return 0;
 }
@@ -787,16 +1011,22 @@ static int judge(struct match *m, struct err *e)
                        "'tie_word_embeddings' is false (%s): if the embedding "
                        "is meant to serve as the head, say so with --tie",
                        m->c->dir, m->c->hp.tied_by);
-    return m->n ? refuse(m, e) : judge_dtypes(m, false, e);
+    if (m->c->hp.arch->layout && m->c->hp.arch->layout(m->c, e))
+        return err_in(e, "'%s'", m->c->dir);
+    if (m->n)
+        return refuse(m, e);
+    return judge_dtypes(m, false, e) || judge_pieces(m, e) ? -1 : 0;
 }
 
 static void add_up(struct ledger *l)
 {
-    for (size_t i = 0; i < l->n; i++) {
-        const struct st_tensor *t = l->needs[i].tensor;
-        l->used_tensors++;
-        l->used_bytes += t->end - t->begin;
-    }
+    for (size_t i = 0; i < l->n; i++)
+        for (size_t k = 0; k < need_count(&l->needs[i]); k++) {
+            const struct st_tensor *t = need_at(&l->needs[i], k);
+
+            l->used_tensors++;
+            l->used_bytes += t->end - t->begin;
+        }
 }
 
 static int match_all(struct match *m, struct err *e)

@@ -360,7 +360,11 @@ static void need_moe(struct layer_needs *n, const struct hparams *hp)
 
     need(n, "mlp.gate.weight", 2, hp->experts, hp->hidden, 0);
     need(n, "mlp.experts.gate_up_proj", 3, hp->experts, 2 * inner, hp->hidden);
+    if (!n->failed)
+        ledger_in_pieces(n->l, "gate_proj", "up_proj");
     need(n, "mlp.experts.down_proj", 3, hp->experts, hp->hidden, inner);
+    if (!n->failed)
+        ledger_in_pieces(n->l, "down_proj", NULL);
     need_mlp(n, "mlp.shared_expert", hp->shared_intermediate, hp->hidden);
     need(n, "mlp.shared_expert_gate.weight", 2, 1, hp->hidden, 0);
 }

@@ -51,6 +51,9 @@ struct model_arch {
     /* Tensors that are skipped: patterns on the canonical name, see
      * checkpoint.c; NULL-terminated. */
     const char *const *ignore;
+    /* Judges how the tensors were written, by shapes and values, where names
+     * do not tell; before shapes are complained of. May be NULL. */
+    int (*layout)(struct ckpt *c, struct err *e);
     uint64_t (*count)(const struct hparams *hp); /* parameters, by formula */
     int (*states)(const struct hparams *hp, int64_t ctx,
                   struct state_desc out[MAX_STATES]); /* how many */

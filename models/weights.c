@@ -17,7 +17,8 @@ struct entry {
     struct mil_data data;
     struct mil_origin origin;
     struct weight_spec spec;
-    const struct st *st;            /* NULL when planning */
+    const struct st *st; /* NULL when planning */
+    const struct need *need;
     const struct st_tensor *tensor; /* NULL when planning */
     uint64_t elems, cols;
     uint64_t wide_in; /* wide: I; cols is E * I, and H the rows */
@@ -131,7 +132,7 @@ static int read_piece(const struct entry *en, uint64_t first, size_t n,
         uint64_t run, at = locate(en, first + i, &run);
         size_t m = run < n - i ? (size_t)run : n - i;
 
-        if (st_read_f32(en->st, en->tensor, at, m, f + i, e))
+        if (need_read_f32(en->st, en->need, at, m, f + i, e))
             return -1;
         i += m;
     }
@@ -275,6 +276,7 @@ static int fill_entry(struct weights *w, struct entry *en,
                        (unsigned long long)(s->row + s->rows));
     en->elems = s->rows * en->cols;
     en->st = w->ckpt->st;
+    en->need = nd;
     en->tensor = nd->tensor;
     set_type(en, nd);
     set_origin(en, nd);
@@ -353,7 +355,7 @@ static int raw_elems(const struct entry *en, uint64_t first, uint64_t n,
         uint64_t run, at = locate(en, first + i, &run);
         uint64_t m = run < n - i ? run : n - i;
 
-        if (st_read_bytes(en->st, en->tensor, 2 * at, dst + i, 2 * m, e))
+        if (need_read_bytes(en->st, en->need, 2 * at, dst + i, 2 * m, e))
             return -1;
         i += m;
     }
