@@ -256,7 +256,7 @@ static int check_experts(const struct hparams *hp, struct err *e)
     return 0;
 }
 
-/* "qwen3_5_moe" and "Qwen3_5MoeForCausalLM" tell of experts. */
+/* "qwen3_5_moe" tells of experts, at both levels alike. */
 static int check_names(const struct hp_reader *r, const struct hparams *hp,
                        bool moe, struct err *e)
 {
@@ -268,11 +268,10 @@ static int check_names(const struct hp_reader *r, const struct hparams *hp,
                        "model_type '%s' with a text_config of model_type '%s' "
                        "is not supported",
                        outer, hp->model_type);
+    /* Re-saves keep the class of the other kind; model_type decides. */
     if (hp->architecture[0] && (strstr(hp->architecture, "Moe") != NULL) != moe)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "model_type is '%s' but 'architectures' names '%s', "
-                       "which is not that model",
-                       hp->model_type, hp->architecture);
+        hp_note(r, "'architectures' names '%s'; model_type '%s' counts",
+                hp->architecture, hp->model_type);
     return 0;
 }
 

@@ -48,4 +48,33 @@ void oracle_exp_block(float *x, size_t n, float shift);
 /* g[i] = silu(g[i]) u[i] */
 void oracle_silu_mul(float *g, const float *u, size_t n);
 
+/* oracle_delta.c */
+
+double oracle_sigmoid(double x);
+/* ln(1 + e^x), which is x above 20. */
+double oracle_softplus(double x);
+/* y = x / sqrt(sum of squares + eps) times scale */
+void oracle_unit_row(const float *x, size_t n, double eps, double scale,
+                     float *y);
+/*
+ * One token of the gated delta rule. The state S [dk, dv] is float32, sums
+ * are double:
+ *
+ *   S = decay S;  S = S + k (beta (v - S^T k))^T;  y = S^T q
+ *
+ * m and y [dv]: room, and what is read out.
+ */
+void oracle_delta_step(float *S, size_t dk, size_t dv, const float *q,
+                       const float *k, const float *v, double decay,
+                       double beta, double *m, double *y);
+
+struct oracle_pick {
+    size_t expert;
+    double weight;
+};
+/* Softmax over n logits; the k greatest, the lower index first among equals,
+ * with their weights divided by their sum. `room` has n elements. */
+void oracle_route(const float *logits, size_t n, size_t k, double *room,
+                  struct oracle_pick *picks);
+
 #endif

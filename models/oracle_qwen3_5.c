@@ -33,8 +33,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "converter/base/compiler.h"
-#include "converter/base/cpu.h"
 #include "converter/base/mem.h"
 
 /* Beside the squares of a query or key; not rms_norm_eps. */
@@ -222,18 +220,6 @@ static void hybrid_reset(struct oracle *o)
     }
 }
 
-/* ---- small formulas ---- */
-
-static double sigmoid(double x)
-{
-    return 1.0 / (1.0 + exp(-x));
-}
-
-static double softplus(double x)
-{
-    return x > 20.0 ? x : log1p(exp(x));
-}
-
 /* The norm of the stream under a layer's weight, in TMP_H. */
 static float *normed(struct oracle *o, int64_t layer, const char *which,
                      const float *x, struct err *e)
@@ -315,7 +301,7 @@ static int full_mixer(struct oracle *o, int64_t layer, float *x, struct err *e)
     if (oracle_attention(o, &a, q, mix, e))
         return -1;
     for (size_t i = 0; i < o->n * nq; i++)
-        mix[i] = (float)((double)mix[i] * sigmoid((double)gate[i]));
+        mix[i] = (float)((double)mix[i] * oracle_sigmoid((double)gate[i]));
     if (layer_linear(o, layer, "self_attn.o_proj", width, nq, mix, h, e))
         return -1;
     oracle_add(o, x, h, o->n, width);
@@ -348,7 +334,7 @@ static void conv_rows(void *arg, uint64_t begin, uint64_t end, int worker)
 
                 sum += (double)c->weight[ch * K + j] * (double)row[ch];
             }
-            c->y[t * C + ch] = (float)(sum * sigmoid(sum));
+            c->y[t * C + ch] = (float)(sum * oracle_sigmoid(sum));
         }
     }
 }
@@ -362,71 +348,6 @@ static void keep_taps(const struct widths *w, float *taps, const float *x,
     memmove(taps, taps + fresh * C, (keep - fresh) * C * sizeof(*taps));
     memcpy(taps + (keep - fresh) * C, x + (n - fresh) * C,
            fresh * C * sizeof(*taps));
-}
-
-/* One token of one head. S [dk, dv] is float32, sums are double; m and y
- * [dv] are room for what is read with the key and with the query. */
-static inline void delta_body(float *S, size_t dk, size_t dv, const float *q,
-                              const float *k, const float *v, double decay,
-                              double beta, double *m, double *y)
-{
-    for (size_t j = 0; j < dv; j++)
-        m[j] = y[j] = 0;
-    for (size_t i = 0; i < dk; i++) {
-        float *row = S + i * dv;
-        double key = (double)k[i];
-
-        for (size_t j = 0; j < dv; j++) {
-            row[j] = (float)((double)row[j] * decay);
-            m[j] += (double)row[j] * key;
-        }
-    }
-    for (size_t j = 0; j < dv; j++)
-        m[j] = beta * ((double)v[j] - m[j]);
-    for (size_t i = 0; i < dk; i++) {
-        float *row = S + i * dv;
-        double key = (double)k[i], query = (double)q[i];
-
-        for (size_t j = 0; j < dv; j++) {
-            row[j] = (float)((double)row[j] + key * m[j]);
-            y[j] += (double)row[j] * query;
-        }
-    }
-}
-
-#if defined(__x86_64__)
-ATTR_TARGET("avx2,fma,f16c")
-static void delta_avx2(float *S, size_t dk, size_t dv, const float *q,
-                       const float *k, const float *v, double decay,
-                       double beta, double *m, double *y)
-{
-    delta_body(S, dk, dv, q, k, v, decay, beta, m, y);
-}
-#endif
-
-static void delta_step(float *S, size_t dk, size_t dv, const float *q,
-                       const float *k, const float *v, double decay,
-                       double beta, double *m, double *y)
-{
-#if defined(__x86_64__)
-    if (cpu_features() & CPU_AVX2) {
-        delta_avx2(S, dk, dv, q, k, v, decay, beta, m, y);
-        return;
-    }
-#endif
-    delta_body(S, dk, dv, q, k, v, decay, beta, m, y);
-}
-
-/* y = x of length 1, times scale. */
-static void unit(const float *x, size_t n, double scale, float *y)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += (double)x[i] * (double)x[i];
-    scale /= sqrt(sum + UNIT_EPS);
-    for (size_t i = 0; i < n; i++)
-        y[i] = (float)((double)x[i] * scale);
 }
 
 struct delta {
@@ -449,13 +370,15 @@ static void delta_head(const struct delta *d, size_t h, struct oracle_worker *k)
 
     for (size_t t = 0; t < d->o->n; t++) {
         const float *row = d->qkv + t * w->channels;
-        double g = rate * softplus((double)d->a[t * w->nv + h] + dt);
+        double g = rate * oracle_softplus((double)d->a[t * w->nv + h] + dt);
 
-        unit(row + from * w->dk, w->dk, 1.0 / sqrt((double)w->dk), query);
-        unit(row + w->keys + from * w->dk, w->dk, 1.0, key);
-        delta_step(d->state + h * w->dk * w->dv, w->dk, w->dv, query, key,
-                   row + 2 * w->keys + h * w->dv, exp(g),
-                   sigmoid((double)d->b[t * w->nv + h]), m, out);
+        oracle_unit_row(row + from * w->dk, w->dk, UNIT_EPS,
+                        1.0 / sqrt((double)w->dk), query);
+        oracle_unit_row(row + w->keys + from * w->dk, w->dk, UNIT_EPS, 1.0,
+                        key);
+        oracle_delta_step(d->state + h * w->dk * w->dv, w->dk, w->dv, query,
+                          key, row + 2 * w->keys + h * w->dv, exp(g),
+                          oracle_sigmoid((double)d->b[t * w->nv + h]), m, out);
         for (size_t j = 0; j < w->dv; j++)
             d->y[(t * w->nv + h) * w->dv + j] = (float)out[j];
     }
@@ -591,41 +514,13 @@ static struct gated expert_of(const struct hparams *hp, int64_t layer, size_t x)
     return g;
 }
 
-struct pick {
-    size_t expert;
-    double weight;
-};
-
-/* The experts of one token by its E logits; `p` is room for E. */
-static void route(const float *logits, size_t E, size_t k, double *p,
-                  struct pick *picks)
-{
-    double max = -INFINITY, all = 0, sum = 0;
-
-    for (size_t i = 0; i < E; i++)
-        max = fmax(max, (double)logits[i]);
-    for (size_t i = 0; i < E; i++)
-        all += p[i] = exp((double)logits[i] - max);
-    for (size_t n = 0; n < k; n++) {
-        size_t best = 0;
-
-        for (size_t i = 1; i < E; i++)
-            best = p[i] > p[best] ? i : best;
-        picks[n] = (struct pick){ best, p[best] / all };
-        sum += picks[n].weight;
-        p[best] = -1;
-    }
-    for (size_t n = 0; n < k; n++)
-        picks[n].weight /= sum;
-}
-
-static struct pick *route_all(struct oracle *o, int64_t layer, const float *h,
-                              struct err *e)
+static struct oracle_pick *route_all(struct oracle *o, int64_t layer,
+                                     const float *h, struct err *e)
 {
     size_t E = (size_t)o->hp.experts, k = (size_t)o->hp.experts_per_token;
     float *logits = oracle_tmp(o, TMP_A, o->n, E, e);
     struct grown *room = &o->tmp[TMP_PICKS], *p = &o->workers[0].mix;
-    struct pick *picks;
+    struct oracle_pick *picks;
 
     if (!logits || oracle_grow(room, o->n * k, sizeof(*picks), e) ||
         oracle_grow(p, E, sizeof(double), e) ||
@@ -634,12 +529,13 @@ static struct pick *route_all(struct oracle *o, int64_t layer, const float *h,
         return NULL;
     picks = room->p;
     for (size_t t = 0; t < o->n; t++)
-        route(logits + t * E, E, k, p->p, picks + t * k);
+        oracle_route(logits + t * E, E, k, p->p, picks + t * k);
     return picks;
 }
 
 /* The weight of an expert for a token; negative if it is not among its k. */
-static double weight_of(const struct pick *picks, size_t k, size_t expert)
+static double weight_of(const struct oracle_pick *picks, size_t k,
+                        size_t expert)
 {
     for (size_t i = 0; i < k; i++)
         if (picks[i].expert == expert)
@@ -649,8 +545,8 @@ static double weight_of(const struct pick *picks, size_t k, size_t expert)
 
 /* Adds one expert's part to the sums of the tokens that chose it. */
 static int run_expert(struct oracle *o, int64_t layer, size_t expert,
-                      const struct pick *picks, const float *h, float *sum,
-                      struct err *e)
+                      const struct oracle_pick *picks, const float *h,
+                      float *sum, struct err *e)
 {
     size_t width = (size_t)o->hp.hidden, k = (size_t)o->hp.experts_per_token;
     struct gated g = expert_of(&o->hp, layer, expert);
@@ -696,7 +592,7 @@ static int shared_expert(struct oracle *o, int64_t layer, const float *h,
         layer_linear(o, layer, "mlp.shared_expert_gate", 1, width, h, gate, e))
         return -1;
     for (size_t t = 0; t < o->n; t++) {
-        double w = sigmoid((double)gate[t]);
+        double w = oracle_sigmoid((double)gate[t]);
 
         for (size_t i = 0; i < width; i++)
             sum[t * width + i] += (float)(w * (double)down[t * width + i]);
@@ -708,7 +604,7 @@ static int experts_mlp(struct oracle *o, int64_t layer, const float *h,
                        float *sum, struct err *e)
 {
     size_t width = (size_t)o->hp.hidden;
-    const struct pick *picks = route_all(o, layer, h, e);
+    const struct oracle_pick *picks = route_all(o, layer, h, e);
 
     if (!picks)
         return -1;
