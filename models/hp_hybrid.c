@@ -147,7 +147,7 @@ static int read_interval(const struct hp_reader *r, struct hparams *hp,
     static const struct hp_row row = {
         "full_attention_interval",
         HP_INT,
-        FIELD(experts),
+        FIELD(layers),
         HP_CLASS,
         HP_ASK,
         4,

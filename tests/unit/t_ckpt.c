@@ -193,6 +193,18 @@ static void fill(unsigned char *p, size_t n, unsigned seed)
     }
 }
 
+/* The upper half of a 1 is the same in both. */
+static void fill_ones(unsigned char *p, size_t n, enum st_dtype dtype)
+{
+    size_t size = dtype == ST_F32 ? 4 : 2;
+
+    memset(p, 0, n);
+    for (size_t i = size; i <= n; i += size) {
+        p[i - 1] = 0x3f;
+        p[i - 2] = 0x80;
+    }
+}
+
 void t_ckpt_save_tensors(const struct t_ckpt *c, const char *file, size_t first,
                          size_t end)
 {
@@ -213,7 +225,10 @@ void t_ckpt_save_tensors(const struct t_ckpt *c, const char *file, size_t first,
         for (int k = 0; k < c->t[i].rank; k++)
             n *= c->t[i].dims[k];
         cr_assert_leq(n, sizeof bytes);
-        fill(bytes, (size_t)n, c->t[i].seed);
+        if (c->t[i].ones)
+            fill_ones(bytes, (size_t)n, c->t[i].dtype);
+        else
+            fill(bytes, (size_t)n, c->t[i].seed);
         cr_assert_eq(st_writer_write(w, bytes, (size_t)n, &e), 0);
     }
     cr_assert_eq(st_writer_finish(w, &e), 0, "%s", e.text);

@@ -19,6 +19,7 @@ struct t_tensor {
     int rank;
     uint64_t dims[4];
     unsigned seed; /* of the content; equal seeds, equal bytes */
+    bool ones;     /* BF16 and F32: every element is 1 instead */
 };
 struct t_ckpt {
     char config[4096];
