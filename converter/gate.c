@@ -124,7 +124,10 @@ static int border_prompt(struct gate *g, struct err *e)
             return 0;
     if (add_prompt(g, g->ctx, &ids, e))
         return -1;
-    seed_ids(g, ids, g->ctx, 2);
+    /* The first prompt over and over: text as the model knows it, since what
+     * random ids do to a recurrent state is noise. */
+    for (int64_t i = 0; i < g->ctx; i++)
+        ids[i] = g->prompts.ids[0][(size_t)i % g->prompts.lengths[0]];
     g->own = 1;
     return 0;
 }
@@ -196,6 +199,16 @@ static uint64_t keep_bytes(void)
     return quarter < 4000000000u ? quarter : 4000000000u;
 }
 
+/* Float32 weights are rounded even in an uncompressed package. */
+static bool has_float32(const struct ckpt *c)
+{
+    for (size_t i = 0; i < c->ledger.n; i++)
+        if (c->ledger.needs[i].tensor &&
+            c->ledger.needs[i].tensor->dtype == ST_F32)
+            return true;
+    return false;
+}
+
 static int open_oracles(struct gate *g, struct err *e)
 {
     struct oracle_options oo = { .par = g->o->par,
@@ -215,7 +228,8 @@ static int open_oracles(struct gate *g, struct err *e)
     if (!g->ref)
         return -1;
     g->r->sourced = g->src != NULL;
-    g->r->compressed = g->src && package_source_compressed(g->src);
+    g->r->compressed = g->src && (package_source_compressed(g->src) ||
+                                  has_float32(g->o->ckpt));
     if (!g->r->compressed)
         return 0;
     s = package_source_tensors(g->src);
@@ -518,7 +532,11 @@ static void check(struct gate_result *r, const char *name, double value,
  * and only finite values are asked for. */
 static void loss_limits(int bits, double *kl_mean, double *cosine_mean)
 {
-    *kl_mean = bits >= 8 ? 0.02 : bits >= 6 ? 0.25 : bits >= 4 ? 1.0 : 1e9;
+    *kl_mean = bits > 8    ? 0.01
+               : bits == 8 ? 0.02
+               : bits >= 6 ? 0.25
+               : bits >= 4 ? 1.0
+                           : 1e9;
     *cosine_mean = bits >= 8 ? 0.999 : bits >= 6 ? 0.99 : bits >= 4 ? 0.9 : -1;
 }
 

@@ -50,13 +50,18 @@ static int wanted(const struct piece_job *j, uint64_t first, size_t n,
 {
     const struct source_piece *p = &j->piece;
 
-    if (st_read_f32(j->ckpt->st, j->tensor, p->row * p->cols + first, n, dst,
-                    e))
-        return -1;
+    for (size_t i = 0; i < n;) {
+        uint64_t run, at = source_locate(p, first + i, &run);
+        size_t m = run < n - i ? (size_t)run : n - i;
+
+        if (st_read_f32(j->ckpt->st, j->tensor, at, m, dst + i, e))
+            return -1;
+        i += m;
+    }
     if (p->bits < 16 && j->tensor->dtype == ST_F32)
         num_round_f16(dst, dst, n);
     for (size_t i = 0; i < n; i++)
-        dst[i] = ldexpf(dst[i], p->scale_exp);
+        dst[i] = ldexpf((float)source_fold(p, (double)dst[i]), p->scale_exp);
     if (p->bits == 16)
         num_round_f16(dst, dst, n);
     return 0;
@@ -277,33 +282,58 @@ static int compare_piece(struct gate_weights *out, struct piece_job *j,
 
 /* ---- all of them ---- */
 
+/* Whether some piece of `s` holds row `row` of a tensor; *next is the first
+ * row behind it that may be held otherwise. */
+static bool holds(const struct package_source *s, const char *tensor,
+                  uint64_t row, uint64_t rows, uint64_t *next)
+{
+    bool found = false;
+
+    *next = rows;
+    for (size_t i = 0; i < package_source_count(s); i++) {
+        struct source_piece p;
+        uint64_t at = row, end;
+
+        package_source_at(s, i, &p);
+        if (strcmp(p.tensor, tensor) != 0)
+            continue;
+        if (p.block) { /* row by row */
+            *next = row + 1;
+            if (row % p.block < p.skip || row % p.block >= p.skip + p.take)
+                continue;
+            at = row / p.block * p.take + row % p.block - p.skip;
+        }
+        end = p.wide ? rows : p.row + p.rows;
+        if (p.wide || (p.row <= at && at < end)) {
+            found = true;
+            if (!p.block && *next > end)
+                *next = end;
+        } else if (!p.block && p.row > row && *next > p.row) {
+            *next = p.row;
+        }
+    }
+    return found;
+}
+
 /* Rows of a tensor that no constant holds. */
 static void count_missing(const struct package_source *s, const char *tensor,
                           uint64_t rows, struct gate_weights *out)
 {
-    for (uint64_t row = 0; row < rows;) {
-        uint64_t next = row, after = rows;
-
-        for (size_t i = 0; i < package_source_count(s); i++) {
-            struct source_piece p;
-
-            package_source_at(s, i, &p);
-            if (strcmp(p.tensor, tensor) != 0)
-                continue;
-            if (p.row <= row && p.row + p.rows > next)
-                next = p.row + p.rows;
-            else if (p.row > row && p.row < after)
-                after = p.row;
-        }
-        if (next == row) {
-            out->missing += after - row;
-            if (!out->first[0])
-                snprintf(out->first, sizeof(out->first),
-                         "tensor '%s', row %" PRIu64, tensor, row);
-            next = after;
-        }
-        row = next;
+    for (uint64_t row = 0, next; row < rows; row = next) {
+        if (holds(s, tensor, row, rows, &next))
+            continue;
+        out->missing += next - row;
+        if (!out->first[0])
+            snprintf(out->first, sizeof(out->first),
+                     "tensor '%s', row %" PRIu64, tensor, row);
     }
+}
+
+/* Stacked experts are rows of rows. */
+static uint64_t rows_of(const struct need *nd)
+{
+    return nd->rank == 3 && nd->dims[1] > 1 ? nd->dims[0] * nd->dims[1]
+                                            : nd->dims[0];
 }
 
 int gate_weights_compare(const struct package_source *s, const struct ckpt *c,
@@ -314,7 +344,7 @@ int gate_weights_compare(const struct package_source *s, const struct ckpt *c,
 
     memset(out, 0, sizeof(*out));
     for (size_t i = 0; i < c->ledger.n; i++)
-        count_missing(s, c->ledger.needs[i].name, c->ledger.needs[i].dims[0],
+        count_missing(s, c->ledger.needs[i].name, rows_of(&c->ledger.needs[i]),
                       out);
     if (c->hp.tied)
         count_missing(s, "lm_head.weight", (uint64_t)c->hp.vocab, out);

@@ -184,6 +184,36 @@ static void file_key(struct out *o, const char *key, const char *name)
     key_text(o, key, t);
 }
 
+static void layer_types(struct out *o, const struct hparams *hp)
+{
+    plain(o, "layer_types");
+    begin(o, false, true);
+    for (int64_t i = 0; i < hp->layers; i++)
+        plain(o, hp->layer_kind[i] == HP_LAYER_LINEAR ? "linear" : "full");
+    end(o, false);
+}
+
+/* What runtimes of recurrent packages must know. */
+static void recurrent(struct out *o, const struct cv_job *j)
+{
+    const struct hparams *hp = &j->ckpt.hp;
+
+    if (!hp->lin_value_heads)
+        return;
+    key_true(o, "recurrent_state");
+    key_true(o, "prefill_full_batches_only");
+    key_int(o, "gdn_chunk_size", j->opt.batch % 64 ? j->opt.batch : 64);
+    if (hp->experts) {
+        plain(o, "moe");
+        begin(o, true, true);
+        key_int(o, "experts", hp->experts);
+        key_int(o, "experts_per_token", hp->experts_per_token);
+        key_text(o, "evaluation", "dense");
+        end(o, true);
+    }
+    layer_types(o, hp);
+}
+
 static void states(struct out *o, const struct cv_job *j)
 {
     plain(o, "states");
@@ -254,6 +284,7 @@ static void parameters(struct out *o, const struct cv_job *j,
     key_int(o, "hidden_size", j->ckpt.hp.hidden);
     key_int(o, "num_layers", j->ckpt.hp.layers);
     sampling(o, a);
+    recurrent(o, j);
     states(o, j);
     end(o, true);
 }

@@ -10,16 +10,11 @@
 #include "converter/program_priv.h"
 #include "quant/quant.h"
 
-/* Rows [row, row + rows) of one checkpoint tensor, in one constant. */
+/* A constant: what it holds, and where its bytes are. */
 struct piece {
-    const char *tensor;
-    const char *name; /* of the constant */
-    uint64_t row, rows, cols;
-    int scale_exp;
+    struct source_piece is;
     const struct mil_const *values;           /* plain fp16, or */
     const struct mil_const *indices, *tables; /* palettized */
-    uint64_t groups;
-    int bits;
 };
 struct package_source {
     struct js_doc **docs; /* own the tensor names */
@@ -56,27 +51,57 @@ static int elem_u64(const struct js_node **n, uint64_t *out)
     return ok ? 0 : -1;
 }
 
-static int parse_entry(const struct js_node *n, struct piece *p,
+static int elem_double(const struct js_node **n, double *out)
+{
+    bool ok = js_double(*n, out);
+
+    *n = js_next(*n);
+    return ok && *out == *out ? 0 : -1;
+}
+
+/* The members behind the first five: block, take, skip, experts of a wide
+ * matrix, addend, factor, whether -exp was taken. */
+static int parse_folds(const struct js_node *x, struct source_piece *p)
+{
+    uint64_t neg_exp;
+
+    if (elem_u64(&x, &p->block) || elem_u64(&x, &p->take) ||
+        elem_u64(&x, &p->skip) || elem_u64(&x, &p->wide) ||
+        elem_double(&x, &p->add) || elem_double(&x, &p->factor) ||
+        elem_u64(&x, &neg_exp))
+        return -1;
+    p->neg_exp = neg_exp == 1;
+    return p->factor != 0 && neg_exp <= 1 && p->block <= 1u << 30 &&
+                   (!p->block || (p->take && p->take <= p->block &&
+                                  p->skip <= p->block - p->take)) &&
+                   (!p->block || !p->wide)
+               ? 0
+               : -1;
+}
+
+static int parse_entry(const struct js_node *n, struct source_piece *p,
                        uint64_t *total, struct err *e)
 {
     const struct js_node *x = js_first(n);
+    size_t count = n && js_kind(n) == JS_ARRAY ? js_count(n) : 0;
     int64_t exp;
 
     p->name = js_key(n);
-    if (js_kind(n) == JS_ARRAY && js_count(n) == 5 &&
-        js_string(x, &p->tensor)) {
+    p->factor = 1;
+    if ((count == 5 || count == 12) && js_string(x, &p->tensor)) {
         x = js_next(x);
         if (!elem_u64(&x, &p->row) && !elem_u64(&x, &p->rows) &&
             !elem_u64(&x, total) && js_integral(x, &exp) && exp >= -30 &&
-            exp <= 30 && p->rows && p->row <= *total &&
-            p->rows <= *total - p->row) {
+            exp <= 30 && p->rows && p->row <= 1u << 30 && p->rows <= 1u << 30) {
             p->scale_exp = (int)exp;
-            return 0;
+            if (count == 5 || !parse_folds(js_next(x), p))
+                return 0;
         }
     }
     return err_set(e, ERR_INPUT,
                    "metadata '%s': the entry of '%s' is not [tensor, row, "
-                   "rows, total rows, exponent]",
+                   "rows, total rows, exponent] with or without the seven "
+                   "members on folds",
                    CV_SOURCES_KEY, p->name ? p->name : "?");
 }
 
@@ -84,12 +109,12 @@ static int fill_plain(struct piece *p, const struct mil_const *c, struct err *e)
 {
     int64_t elems = mil_type_elems(&c->type);
 
-    if (c->type.dtype != MIL_F16 || elems < 1 || (uint64_t)elems % p->rows)
+    if (c->type.dtype != MIL_F16 || elems < 1 || (uint64_t)elems % p->is.rows)
         return err_set(e, ERR_INPUT,
                        "constant '%s' does not hold %" PRIu64 " rows of fp16",
-                       p->name, p->rows);
+                       p->is.name, p->is.rows);
     p->values = c;
-    p->cols = (uint64_t)elems / p->rows;
+    p->is.cols = (uint64_t)elems / p->is.rows;
     return 0;
 }
 
@@ -103,22 +128,22 @@ static int fill_lut(struct package_source *s, struct piece *p,
     p->tables = mil_arg_const(f, op, 1);
     if (!p->indices || !p->tables)
         return err_set(e, ERR_INPUT, "constant '%s' has no indices or table",
-                       p->name);
-    p->bits = (int)mil_dtype_bits(p->indices->type.dtype);
+                       p->is.name);
+    p->is.bits = (int)mil_dtype_bits(p->indices->type.dtype);
     elems = mil_type_elems(&p->indices->type);
     tables = mil_type_elems(&p->tables->type);
-    p->groups = (uint64_t)tables >> p->bits;
-    if (!qz_bits_ok(p->bits) || p->tables->type.dtype != MIL_F16 || elems < 1 ||
-        tables < 1 || (uint64_t)elems % p->rows ||
-        p->groups != (uint64_t)p->tables->type.dims[0] || !p->groups ||
-        p->rows % p->groups)
+    p->is.groups = (uint64_t)tables >> p->is.bits;
+    if (!qz_bits_ok(p->is.bits) || p->tables->type.dtype != MIL_F16 ||
+        elems < 1 || tables < 1 || (uint64_t)elems % p->is.rows ||
+        p->is.groups != (uint64_t)p->tables->type.dims[0] || !p->is.groups ||
+        p->is.rows % p->is.groups)
         return err_set(e, ERR_INPUT,
                        "constant '%s' is not %" PRIu64 " rows in groups of "
                        "rows with one fp16 table each",
-                       p->name, p->rows);
-    p->cols = (uint64_t)elems / p->rows;
-    if (p->bits < s->bits)
-        s->bits = p->bits;
+                       p->is.name, p->is.rows);
+    p->is.cols = (uint64_t)elems / p->is.rows;
+    if (p->is.bits < s->bits)
+        s->bits = p->is.bits;
     return 0;
 }
 
@@ -133,22 +158,44 @@ static const struct mil_op *find_op(const struct mil_function *f,
     return NULL;
 }
 
+/* Rows that a piece may choose from and columns of a row, of a tensor. */
+static void tensor_shape(const struct source_piece *p, const struct need *nd,
+                         uint64_t *rows, uint64_t *cols)
+{
+    *rows = nd->dims[0];
+    *cols = 1;
+    for (int i = 1; i < nd->rank; i++)
+        *cols *= nd->dims[i];
+    if (p->wide) {
+        *rows = nd->dims[1];
+        *cols = nd->dims[0] * nd->dims[2];
+    } else if (p->block && nd->rank == 3) {
+        *rows = nd->dims[0] * nd->dims[1];
+        *cols = nd->dims[2];
+    }
+    if (p->block)
+        *rows = *rows / p->block * p->take;
+}
+
 /* Readers size their buffers by the checkpoint's shapes. */
-static int check_shape(const struct piece *p, uint64_t total,
+static int check_shape(const struct piece *piece, uint64_t total,
                        const struct ckpt *c, struct err *e)
 {
+    const struct source_piece *p = &piece->is;
     const struct need *nd = ckpt_need(c, p->tensor);
-    uint64_t cols = 1;
+    uint64_t rows, cols;
 
     if (!nd)
         return err_set(e, ERR_MISMATCH,
                        "constant '%s' holds tensor '%s', which the checkpoint "
                        "'%s' has no use for",
                        p->name, p->tensor, c->dir);
-    for (int i = 1; i < nd->rank; i++)
-        cols *= nd->dims[i];
-    if (total == nd->dims[0] && p->cols == cols &&
-        (nd->rank > 1 || p->rows == total))
+    tensor_shape(p, nd, &rows, &cols);
+    if (total == nd->dims[0] && p->cols == cols && p->row <= rows &&
+        p->rows <= rows - p->row &&
+        (!p->wide || (nd->rank == 3 && p->wide == nd->dims[0] && !p->row &&
+                      p->rows == rows)) &&
+        (nd->rank > 1 || p->rows == rows))
         return 0;
     return err_set(e, ERR_MISMATCH,
                    "constant '%s' holds rows %" PRIu64 " to %" PRIu64
@@ -156,7 +203,7 @@ static int check_shape(const struct piece *p, uint64_t total,
                    " columns of tensor '%s', which has %" PRIu64
                    " rows and %" PRIu64 " columns",
                    p->name, p->row, p->row + p->rows, total, p->cols, p->tensor,
-                   nd->dims[0], cols);
+                   rows, cols);
 }
 
 static bool same_const(const struct mil_const *a, const struct mil_const *b)
@@ -174,7 +221,8 @@ static bool known(const struct package_source *s, size_t first,
     for (size_t i = first; i < s->n; i++) {
         const struct piece *q = &s->pieces[i];
 
-        if (!strcmp(q->name, p->name) && same_const(q->values, p->values) &&
+        if (!strcmp(q->is.name, p->is.name) &&
+            same_const(q->values, p->values) &&
             same_const(q->indices, p->indices) &&
             same_const(q->tables, p->tables))
             return true;
@@ -192,21 +240,21 @@ static int add_entry(struct package_source *s, size_t first,
     const struct mil_op *op;
     int rc;
 
-    if (parse_entry(n, &p, &total, e))
+    if (parse_entry(n, &p.is, &total, e))
         return -1;
-    op = find_op(f, p.name);
+    op = find_op(f, p.is.name);
     if (!op)
         return err_set(e, ERR_INPUT,
                        "metadata '%s' names '%s', which the program does not "
                        "hold",
-                       CV_SOURCES_KEY, p.name);
+                       CV_SOURCES_KEY, p.is.name);
     if (op->code == MIL_OP_const)
         rc = fill_plain(&p, mil_value(f, op->outs[0])->konst, e);
     else if (op->code == MIL_OP_constexpr_lut_to_dense)
         rc = fill_lut(s, &p, f, op, e);
     else
         rc = err_set(e, ERR_UNSUPPORTED, "constant '%s' is made by op '%s'",
-                     p.name, mil_op_info(op->code)->name);
+                     p.is.name, mil_op_info(op->code)->name);
     if (rc || check_shape(&p, total, c, e))
         return -1;
     if (known(s, first, &p))
@@ -294,14 +342,41 @@ void package_source_at(const struct package_source *s, size_t i,
 {
     const struct piece *p = &s->pieces[i];
 
-    *out = (struct source_piece){ .tensor = p->tensor,
-                                  .name = p->name,
-                                  .row = p->row,
-                                  .rows = p->rows,
-                                  .cols = p->cols,
-                                  .scale_exp = p->scale_exp,
-                                  .bits = p->values ? 16 : p->bits,
-                                  .groups = p->values ? 1 : p->groups };
+    *out = p->is;
+    if (p->values) {
+        out->bits = 16;
+        out->groups = 1;
+    }
+}
+
+/* ---- where and how ---- */
+
+uint64_t source_locate(const struct source_piece *p, uint64_t el, uint64_t *run)
+{
+    uint64_t row = p->row + el / p->cols, col = el % p->cols;
+
+    if (p->wide) {
+        uint64_t in = p->cols / p->wide, expert = col / in;
+
+        *run = in - col % in;
+        return (expert * p->rows + row) * in + col % in;
+    }
+    if (!p->block) {
+        *run = p->rows * p->cols - el;
+        return row * p->cols + col;
+    }
+    *run = p->cols - col; /* to the end of its row */
+    return (row / p->take * p->block + p->skip + row % p->take) * p->cols + col;
+}
+
+double source_fold(const struct source_piece *p, double v)
+{
+    return p->neg_exp ? -exp(v) : (v + p->add) * p->factor;
+}
+
+double source_unfold(const struct source_piece *p, double v)
+{
+    return p->neg_exp ? log(-v) : v / p->factor - p->add;
 }
 
 /* ---- decoding ---- */
@@ -323,7 +398,7 @@ static int read_table(const struct piece *p, uint64_t group, float *dst,
                       struct err *e)
 {
     f16_t half[256];
-    size_t k = (size_t)1 << p->bits;
+    size_t k = (size_t)1 << p->is.bits;
 
     if (const_read(p->tables, 2 * k * group, half, 2 * k, e))
         return -1;
@@ -339,14 +414,14 @@ static int decode_lut(const struct piece *p, uint64_t first, size_t n,
     uint8_t idx[PIECE_ELEMS];
     float table[256];
     size_t lead = (size_t)(first % 8);
-    uint64_t per = p->rows / p->groups * p->cols, loaded = UINT64_MAX;
+    uint64_t per = p->is.rows / p->is.groups * p->is.cols, loaded = UINT64_MAX;
     /* Eight elements take whole bytes at any width. */
-    uint64_t begin = (first - lead) / 8 * (uint64_t)p->bits;
-    size_t bytes = ((lead + n) * (size_t)p->bits + 7) / 8;
+    uint64_t begin = (first - lead) / 8 * (uint64_t)p->is.bits;
+    size_t bytes = ((lead + n) * (size_t)p->is.bits + 7) / 8;
 
     if (const_read(p->indices, begin, packed, bytes, e))
         return -1;
-    qz_unpack(idx, packed, lead, n, p->bits);
+    qz_unpack(idx, packed, lead, n, p->is.bits);
     for (size_t i = 0; i < n; i++) {
         uint64_t g = (first + i) / per;
 
@@ -383,8 +458,10 @@ static int decode(const struct piece *p, uint64_t first, uint64_t n, float *dst,
 {
     if (held(p, first, n, dst, e))
         return -1;
-    for (uint64_t i = 0; p->scale_exp && i < n; i++)
-        dst[i] = ldexpf(dst[i], -p->scale_exp);
+    if (p->is.scale_exp || p->is.add != 0 || p->is.factor != 1 || p->is.neg_exp)
+        for (uint64_t i = 0; i < n; i++)
+            dst[i] = (float)source_unfold(&p->is, ldexp((double)dst[i],
+                                                        -p->is.scale_exp));
     return 0;
 }
 
@@ -393,7 +470,8 @@ int package_source_values(const struct package_source *s, size_t i,
 {
     const struct piece *p = &s->pieces[i];
 
-    return held(p, first, n, dst, e) ? err_in(e, "constant '%s'", p->name) : 0;
+    return held(p, first, n, dst, e) ? err_in(e, "constant '%s'", p->is.name)
+                                     : 0;
 }
 
 int package_source_table(const struct package_source *s, size_t i,
@@ -401,19 +479,60 @@ int package_source_table(const struct package_source *s, size_t i,
 {
     const struct piece *p = &s->pieces[i];
 
-    return read_table(p, group, dst, e) ? err_in(e, "constant '%s'", p->name)
+    return read_table(p, group, dst, e) ? err_in(e, "constant '%s'", p->is.name)
                                         : 0;
 }
 
-/* The piece that holds row `row` of a tensor. */
-static const struct piece *find_piece(const struct package_source *s,
-                                      const char *name, uint64_t row)
+/* Which row of a piece is row `row` of its tensor; false if none is. */
+static bool row_in(const struct source_piece *p, uint64_t row, uint64_t *at)
 {
-    for (size_t i = 0; i < s->n; i++)
-        if (!strcmp(s->pieces[i].tensor, name) && row >= s->pieces[i].row &&
-            row - s->pieces[i].row < s->pieces[i].rows)
+    if (p->block) {
+        uint64_t in = row % p->block;
+
+        if (in < p->skip || in >= p->skip + p->take)
+            return false;
+        row = row / p->block * p->take + in - p->skip;
+    }
+    *at = row - p->row;
+    return row >= p->row && row - p->row < p->rows;
+}
+
+/* The piece that holds row `row` of a tensor, and how many rows from there
+ * on follow each other in it. */
+static const struct piece *find_piece(const struct package_source *s,
+                                      const char *name, uint64_t row,
+                                      uint64_t *at, uint64_t *run)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const struct source_piece *p = &s->pieces[i].is;
+
+        if (strcmp(p->tensor, name) != 0)
+            continue;
+        if (p->wide) { /* one row of one expert */
+            *at = row;
+            *run = 1;
+            if (row < p->wide * p->rows)
+                return &s->pieces[i];
+        } else if (row_in(p, row, at)) {
+            *run =
+                p->block ? p->skip + p->take - row % p->block : p->rows - *at;
             return &s->pieces[i];
+        }
+    }
     return NULL;
+}
+
+static int decode_rows(const struct piece *p, uint64_t at, uint64_t n,
+                       float *dst, uint64_t *cols, struct err *e)
+{
+    uint64_t in;
+
+    *cols = p->is.cols;
+    if (!p->is.wide)
+        return decode(p, at * p->is.cols, n * p->is.cols, dst, e);
+    *cols = in = p->is.cols / p->is.wide;
+    return decode(p, at % p->is.rows * p->is.cols + at / p->is.rows * in, in,
+                  dst, e);
 }
 
 /* A vector is one row to the oracle and as many rows as elements here. */
@@ -421,27 +540,23 @@ static int read_rows(void *cookie, const char *name, uint64_t row, uint64_t n,
                      float *dst, struct err *e)
 {
     const struct package_source *s = cookie;
-    const struct piece *p = find_piece(s, name, 0);
+    uint64_t at, run, cols;
+    const struct piece *p = find_piece(s, name, 0, &at, &run);
 
-    if (p && p->cols == 1 && row == 0 && n == 1)
-        return decode(p, 0, p->rows, dst, e);
-    while (n) {
-        uint64_t m;
-
-        p = find_piece(s, name, row);
+    if (p && p->is.cols == 1 && row == 0 && n == 1)
+        return decode(p, 0, p->is.rows, dst, e);
+    for (; n; row += run, n -= run) {
+        p = find_piece(s, name, row, &at, &run);
         if (!p)
             return err_set(e, ERR_INPUT,
                            "the package holds no row %" PRIu64
                            " of tensor '%s'",
                            row, name);
-        m = p->rows - (row - p->row);
-        if (m > n)
-            m = n;
-        if (decode(p, (row - p->row) * p->cols, m * p->cols, dst, e))
-            return err_in(e, "constant '%s'", p->name);
-        row += m;
-        dst += m * p->cols;
-        n -= m;
+        if (run > n)
+            run = n;
+        if (decode_rows(p, at, run, dst, &cols, e))
+            return err_in(e, "constant '%s'", p->is.name);
+        dst += run * cols;
     }
     return 0;
 }

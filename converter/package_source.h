@@ -23,9 +23,24 @@ struct source_piece {
     const char *tensor, *name; /* of the checkpoint, of the program */
     uint64_t row, rows, cols;
     int scale_exp; /* the constant holds value * 2^scale_exp */
-    int bits;      /* 16: plain fp16 */
+    /* Which rows: of each `block` rows `take` from `skip` on (0: all), and
+     * `row` counts the chosen ones. wide: experts E of a stacked [E, H, I]
+     * that is held as [H, E * I] (0: as it is). */
+    uint64_t block, take, skip, wide;
+    /* Folded before the power of two: (value + add) * factor, or -exp(value).
+     * factor is never 0. */
+    double add, factor;
+    bool neg_exp;
+    int bits; /* 16: plain fp16 */
     uint64_t groups;
 };
+/* Where element `el` of a piece lies in its tensor (flat index), and how many
+ * from there on follow each other in both. */
+uint64_t source_locate(const struct source_piece *p, uint64_t el,
+                       uint64_t *run);
+/* The folds, without the power of two, in double; and back. */
+double source_fold(const struct source_piece *p, double v);
+double source_unfold(const struct source_piece *p, double v);
 size_t package_source_count(const struct package_source *s);
 void package_source_at(const struct package_source *s, size_t i,
                        struct source_piece *out);

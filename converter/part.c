@@ -334,6 +334,22 @@ static int meta_int(struct mil_program *p, const char *key, int64_t v,
     return mil_program_set_metadata(p, key, text, e);
 }
 
+/* Row choice and folds, where there are any; see package_source.c. */
+static void describe_folds(struct js_writer *w, const struct mil_origin *o)
+{
+    double factor = o->factor != 0 ? o->factor : 1;
+
+    if (!o->block && !o->wide && o->add == 0 && factor == 1 && !o->neg_exp)
+        return;
+    js_w_uint(w, NULL, o->block);
+    js_w_uint(w, NULL, o->take);
+    js_w_uint(w, NULL, o->skip);
+    js_w_uint(w, NULL, o->wide);
+    js_w_double(w, NULL, o->add);
+    js_w_double(w, NULL, factor);
+    js_w_uint(w, NULL, o->neg_exp);
+}
+
 /* Which checkpoint rows each constant holds, for the gate. */
 static int describe_sources(struct mil_program *p, struct err *e)
 {
@@ -358,6 +374,7 @@ static int describe_sources(struct mil_program *p, struct err *e)
         js_w_uint(&w, NULL, o->rows);
         js_w_uint(&w, NULL, o->total_rows);
         js_w_int(&w, NULL, o->scale_exp);
+        describe_folds(&w, o);
         js_w_end(&w);
     }
     js_w_end(&w);

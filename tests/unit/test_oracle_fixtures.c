@@ -514,3 +514,74 @@ Test(oracle_fixtures, nor_do_they_in_recurrent_layers_and_experts)
     check_invariance("qwen3_5-odd");
     check_invariance("qwen3_5_moe-tiny");
 }
+
+/* The checkpoint with every other element of one tensor times 1.01: a norm
+ * would undo a factor of all. */
+struct bent {
+    struct tensor_source src;
+    const char *name;
+};
+
+static int bent_rows(void *cookie, const char *name, uint64_t row, uint64_t n,
+                     float *dst, struct err *e)
+{
+    const struct bent *b = cookie;
+    const struct ckpt *c = b->src.cookie;
+    const struct need *need = ckpt_need(c, name);
+    uint64_t cols = need->dims[need->rank - 1];
+
+    if (b->src.rows(b->src.cookie, name, row, n, dst, e))
+        return -1;
+    for (uint64_t i = 0; !strcmp(name, b->name) && i < n * cols; i += 2)
+        dst[i] *= 1.01f;
+    return 0;
+}
+
+static void bent_logits(struct fixture *f, const char *name, float *logits)
+{
+    struct bent b = { ckpt_source(&f->c), name };
+    struct tensor_source src = { bent_rows, &b };
+    struct oracle_options opt = { .par = f->par,
+                                  .keep_bytes = 0,
+                                  .max_positions = 12 };
+    int32_t tokens[12];
+    struct oracle *o = oracle_new(&f->c.hp, &src, &opt, &err);
+
+    cr_assert_not_null(o, "%s", err.text);
+    for (int i = 0; i < 12; i++)
+        tokens[i] = 37 * i + 11;
+    cr_assert_eq(oracle_feed(o, tokens, 12,
+                             &(struct oracle_out){ .logits = logits }, &err),
+                 0, "%s", err.text);
+    oracle_free(o);
+}
+
+/* No tensor is without effect, and the effect of none is a slip. */
+static void check_each_tensor(const char *fixture)
+{
+    struct fixture f;
+    float *base, *logits;
+    size_t n;
+
+    open_fixture(&f, fixture, 2, 0, 12);
+    n = 12 * f.vocab;
+    base = mem_alloc(n, sizeof(*base), &err);
+    logits = mem_alloc(n, sizeof(*logits), &err);
+    bent_logits(&f, "", base);
+    for (size_t i = 0; i < f.c.ledger.n; i++) {
+        double r;
+
+        bent_logits(&f, f.c.ledger.needs[i].name, logits);
+        r = relative(logits, base, n);
+        cr_expect(r > 2e-6 && r < 0.2, "%s: %g", f.c.ledger.needs[i].name, r);
+    }
+    mem_free(base);
+    mem_free(logits);
+    close_fixture(&f);
+}
+
+Test(oracle_fixtures, each_tensor_moves_the_logits)
+{
+    check_each_tensor("qwen3_5-odd");
+    check_each_tensor("qwen3_5_moe-tiny");
+}

@@ -281,3 +281,100 @@ Test(oracle_math, simd_gives_the_same_bits)
     oracle_silu_mul(b, u, 1003);
     cr_assert_eq(memcmp(a, b, sizeof(a)), 0);
 }
+
+/* Three tokens of one head with dk = dv = 2, from an empty state. */
+Test(oracle_math, delta_rule_of_known_answer)
+{
+    static const float q[3][2] = { { 1, 2 }, { 0.5f, -1 }, { -1, 1 } };
+    static const float k[3][2] = { { 1, 0 }, { 1, 1 }, { 0, 2 } };
+    static const float v[3][2] = { { 1, -1 }, { 2, 0.5f }, { -0.5f, 3 } };
+    static const double a[3] = { 0, 1, -1 }, b[3] = { 0, 2, -2 };
+    static const double g[3] = { -0.949563572, -1.87438341, -0.415360835 };
+    static const double beta[3] = { 0.5, 0.880797078, 0.119202922 };
+    static const double out[3][2] = { { 0.158113788, -0.158113788 },
+                                      { -0.358956533, -0.133423683 },
+                                      { -0.102801458, 0.190546248 } };
+    static const double state[4] = { 0.850587800, 0.177219857, 0.644984832,
+                                     0.558312447 };
+    float S[4] = { 0 }, query[2], key[2];
+    double m[2], y[2];
+
+    for (int t = 0; t < 3; t++) {
+        double rate = -exp(0.5) * oracle_softplus(a[t] - 0.25);
+
+        near_rel(rate, g[t], 1e-8, "g", t);
+        near_rel(oracle_sigmoid(b[t]), beta[t], 1e-8, "beta", t);
+        oracle_unit_row(q[t], 2, 1e-6, 1 / sqrt(2.0), query);
+        oracle_unit_row(k[t], 2, 1e-6, 1, key);
+        oracle_delta_step(S, 2, 2, query, key, v[t], exp(rate),
+                          oracle_sigmoid(b[t]), m, y);
+        for (int j = 0; j < 2; j++)
+            near_rel(y[j], out[t][j], 1e-6, "out", 2 * t + j);
+    }
+    for (int i = 0; i < 4; i++)
+        near_rel((double)S[i], state[i], 1e-6, "state", i);
+}
+
+Test(oracle_math, unit_rows_add_epsilon_to_the_sum)
+{
+    float tiny[2] = { 3e-3f, 4e-3f }, zero[2] = { 0, 0 }, y[2];
+
+    /* the sum of squares is 25e-6, epsilon 1e-6 */
+    oracle_unit_row(tiny, 2, 1e-6, 2, y);
+    near_rel((double)y[0], 2 * 3e-3 / sqrt(26e-6), 1e-6, "tiny", 0);
+    oracle_unit_row(zero, 2, 1e-6, 2, y);
+    cr_assert(y[0] == 0 && y[1] == 0);
+}
+
+Test(oracle_math, softplus_and_sigmoid_at_the_ends)
+{
+    near_rel(oracle_softplus(0), 0.69314718055994531, 1e-15, "softplus", 0);
+    near_rel(oracle_softplus(-40), 4.248354255291589e-18, 1e-12, "softplus",
+             -40);
+    near_rel(oracle_softplus(20), 20.000000002061154, 1e-15, "softplus", 20);
+    cr_assert(oracle_softplus(20.5) == 20.5 && oracle_softplus(1e4) == 1e4);
+    cr_assert(oracle_sigmoid(-1e4) == 0 && oracle_sigmoid(1e4) == 1);
+    cr_assert(isnan(oracle_softplus(NAN)) && isnan(oracle_sigmoid(NAN)));
+}
+
+Test(oracle_math, routing_takes_the_top_and_the_lower_of_equals)
+{
+    static const float logits[6] = { 1, 3, 2, 3, -1, 3 };
+    struct oracle_pick p[6];
+    double room[6], sum = 0;
+
+    oracle_route(logits, 6, 2, room, p);
+    cr_assert(p[0].expert == 1 && p[1].expert == 3);
+    cr_assert(p[0].weight == 0.5 && p[1].weight == 0.5);
+    oracle_route(logits, 6, 4, room, p);
+    cr_assert(p[2].expert == 5 && p[3].expert == 2);
+    near_rel(p[3].weight, exp(2) / (3 * exp(3) + exp(2)), 1e-14, "weight", 3);
+    oracle_route(logits, 6, 6, room, p);
+    for (int i = 0; i < 6; i++)
+        sum += p[i].weight;
+    near_rel(sum, 1, 1e-15, "sum of weights", 6);
+    cr_assert_eq(p[5].expert, 4);
+}
+
+Test(oracle_math, delta_rule_gives_the_same_bits_on_every_machine)
+{
+    enum { DK = 5, DV = 19 };
+    float S[2][DK * DV], q[DK], k[DK], v[DV];
+    double m[DV], y[2][DV];
+
+    for (int i = 0; i < DK * DV; i++)
+        S[0][i] = S[1][i] = (float)i * 0.37f - 11;
+    for (int i = 0; i < DK; i++) {
+        q[i] = (float)i * 0.3f - 0.7f;
+        k[i] = 0.9f - (float)i * 0.41f;
+    }
+    for (int i = 0; i < DV; i++)
+        v[i] = (float)i * 0.11f;
+    for (int t = 0; t < 2; t++) {
+        cpu_mask(t ? 0 : ~0u);
+        for (int n = 0; n < 40; n++)
+            oracle_delta_step(S[t], DK, DV, q, k, v, 0.93, 0.71, m, y[t]);
+    }
+    cr_assert_eq(memcmp(S[0], S[1], sizeof(S[0])), 0);
+    cr_assert_eq(memcmp(y[0], y[1], sizeof(y[0])), 0);
+}
