@@ -33,7 +33,7 @@ struct worker {
 struct piece_job {
     const struct package_source *src;
     const struct ckpt *ckpt;
-    const struct st_tensor *tensor;
+    const struct need *need;
     struct source_piece piece;
     size_t index;
     uint64_t group_rows, step, per_group; /* blocks */
@@ -54,11 +54,11 @@ static int wanted(const struct piece_job *j, uint64_t first, size_t n,
         uint64_t run, at = source_locate(p, first + i, &run);
         size_t m = run < n - i ? (size_t)run : n - i;
 
-        if (st_read_f32(j->ckpt->st, j->tensor, at, m, dst + i, e))
+        if (need_read_f32(j->ckpt->st, j->need, at, m, dst + i, e))
             return -1;
         i += m;
     }
-    if (p->bits < 16 && j->tensor->dtype == ST_F32)
+    if (p->bits < 16 && j->need->tensor->dtype == ST_F32)
         num_round_f16(dst, dst, n);
     for (size_t i = 0; i < n; i++)
         dst[i] = ldexpf((float)source_fold(p, (double)dst[i]), p->scale_exp);
@@ -352,8 +352,8 @@ int gate_weights_compare(const struct package_source *s, const struct ckpt *c,
         struct piece_job j = { .src = s, .ckpt = c, .index = i };
 
         package_source_at(s, i, &j.piece);
-        j.tensor = ckpt_tensor(c, j.piece.tensor);
-        if (!j.tensor)
+        j.need = ckpt_need(c, j.piece.tensor);
+        if (!j.need || !j.need->tensor)
             return err_set(e, ERR_INPUT, "'%s' has no tensor '%s'", c->dir,
                            j.piece.tensor);
         log_progress(log, "weights", i, n, "constants");

@@ -368,8 +368,10 @@ static int check_class(const struct hparams *hp, const char *name,
     char t[HP_CLEAN_MAX];
 
     for (const char *const *c = hp->arch->architectures; *c; c++) {
-        if (!strcmp(*c, name))
+        if (!strcmp(*c, name)) {
+            buf_release(&b);
             return 0;
+        }
         buf_printf(&b, "%s%s", b.len ? ", " : "", *c);
     }
     err_set(e, ERR_UNSUPPORTED,
