@@ -61,28 +61,6 @@ void weights_free(struct weights *w)
 
 /* ---- checkpoint tensors ---- */
 
-static int bad_value(const struct entry *en, const struct num_stats *s,
-                     struct err *e)
-{
-    const char *t = en->tensor->name;
-    uint64_t at = s->nan || s->inf ? s->first_bad : s->first_above;
-
-    if (s->nan || s->inf)
-        return err_set(e, ERR_INPUT,
-                       "tensor '%s' holds %llu NaN and %llu infinite values, "
-                       "the first at row %llu, column %llu",
-                       t, (unsigned long long)s->nan,
-                       (unsigned long long)s->inf,
-                       (unsigned long long)(at / en->cols),
-                       (unsigned long long)(at % en->cols));
-    return err_set(e, ERR_INPUT,
-                   "tensor '%s' holds %llu values beyond fp16 (largest finite "
-                   "65504, found %g), the first at row %llu, column %llu",
-                   t, (unsigned long long)s->above_f16, (double)s->max_abs,
-                   (unsigned long long)(at / en->cols),
-                   (unsigned long long)(at % en->cols));
-}
-
 /* Where element `el` of the constant lies in the tensor, and how many from
  * there on follow each other in both. */
 static uint64_t locate(const struct entry *en, uint64_t el, uint64_t *run)
@@ -103,6 +81,33 @@ static uint64_t locate(const struct entry *en, uint64_t el, uint64_t *run)
     *run = (s->take - row % s->take) * en->cols - col;
     return (row / s->take * s->block + s->skip + row % s->take) * en->cols +
            col;
+}
+
+/* The place is told as the checkpoint has it. */
+static int bad_value(const struct entry *en, const struct num_stats *s,
+                     struct err *e)
+{
+    const struct st_tensor *t = en->tensor;
+    uint64_t run, cols = t->rank ? t->dims[t->rank - 1] : 1;
+    uint64_t at =
+        locate(en, s->nan || s->inf ? s->first_bad : s->first_above, &run);
+
+    if (t->rank < 2)
+        cols = 1;
+    if (s->nan || s->inf)
+        return err_set(e, ERR_INPUT,
+                       "tensor '%s' holds %llu NaN and %llu infinite values, "
+                       "the first at row %llu, column %llu",
+                       t->name, (unsigned long long)s->nan,
+                       (unsigned long long)s->inf,
+                       (unsigned long long)(at / cols),
+                       (unsigned long long)(at % cols));
+    return err_set(e, ERR_INPUT,
+                   "tensor '%s' holds %llu values beyond fp16 (largest finite "
+                   "65504, found %g), the first at row %llu, column %llu",
+                   t->name, (unsigned long long)s->above_f16,
+                   (double)s->max_abs, (unsigned long long)(at / cols),
+                   (unsigned long long)(at % cols));
 }
 
 /* Folds in double, rounded once to float; powers of two are exact. */
