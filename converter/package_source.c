@@ -94,7 +94,8 @@ static int parse_entry(const struct js_node *n, struct source_piece *p,
             !elem_u64(&x, total) && js_integral(x, &exp) && exp >= -30 &&
             exp <= 30 && p->rows && p->row <= 1u << 30 && p->rows <= 1u << 30) {
             p->scale_exp = (int)exp;
-            if (count == 5 || !parse_folds(js_next(x), p))
+            if (count == 12 ? !parse_folds(js_next(x), p)
+                            : p->row <= *total && p->rows <= *total - p->row)
                 return 0;
         }
     }
