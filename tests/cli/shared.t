@@ -33,9 +33,30 @@ test_qwen3_odd_uncompressed() {
 test_llama_odd_4_bits_in_two_chunks() {
     passes llama-odd --ctx 256 --lut 4,8 --chunks 2
 }
+# Hybrid layers: three states, recurrent; float32 A_log and norms are rounded.
+test_qwen3_5_tiny_6_bits() {
+    passes qwen3_5-tiny --ctx 512 --lut 6
+    grep -q '^    recurrent_state: true$' out/meta.yaml || fail "meta.yaml"
+}
+test_qwen3_5_in_three_chunks_f32() {
+    passes qwen3_5-tiny --ctx 256 --batch 32 --lut none --chunks 3
+    run anemll-check out --hf "$(fixture qwen3_5-tiny)" --profile f32 --json
+    expect_exit 0
+    awk -v c="$(json stdout cosine_min)" 'BEGIN { exit !(c >= 0.99999) }' ||
+        fail "bar of f32"
+}
+test_qwen3_5_moe_6_bits() {
+    passes qwen3_5_moe-tiny --ctx 256 --lut 6
+}
+test_qwen3_5_odd_f32() {
+    m=$(fixture qwen3_5-odd)
+    run anemll-convert --hf "$m" --ctx 256 --lut none --profile f32 -o out
+    expect_exit 0
+    expect_out "PASS (f32, "
+}
 test_other_families_are_refused_by_name() {
-    for f in qwen3_5-tiny:qwen3_5 gemma4-tiny:gemma4 mistral-odd:mistral \
-        qwen2-odd:qwen2 gemma3-odd:gemma3_text; do
+    for f in gemma4-tiny:gemma4 mistral-odd:mistral qwen2-odd:qwen2 \
+        gemma3-odd:gemma3_text; do
         m=$(fixture "${f%:*}")
         refused 3 "'${f#*:}' is not supported" "llama, qwen3" -- \
             anemll-convert --hf "$m" -o out
