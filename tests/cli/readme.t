@@ -75,3 +75,14 @@ test_documents_name_files_that_exist() {
         done
     done
 }
+test_gate_document_lists_every_check() {
+    cp -r "$(package)" p
+    run anemll-check p --hf "$(tiny)" --profile f32 --json
+    expect_exit 0
+    i=0
+    while name=$(json_get stdout checks.$i.name 2>/dev/null); do
+        grep -q "\`$name\`" "$SRC/docs/GATE.md" || fail "docs/GATE.md lacks $name"
+        i=$((i + 1))
+    done
+    [ $i -gt 5 ] || fail "only $i checks"
+}
