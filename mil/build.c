@@ -93,7 +93,7 @@ static void make_legal(char name[NAME_ROOM])
         memcpy(name, "var_", 4);
     }
     if (name[0] == '\0' || mil_is_reserved(name))
-        strcat(name, "_");
+        memcpy(name + strlen(name), "_", 2);
 }
 
 /* A free name for a label in the current scope, taken at once. */

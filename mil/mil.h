@@ -281,7 +281,7 @@ const struct mil_const *mil_arg_const(const struct mil_function *f,
 
 /* ---- the op table ---- */
 
-/* Type classes of parameters, as in mlprogram.md 5.0. */
+/* Type classes of parameters. */
 enum mil_class {
     MIL_T_ANY, /* any tensor */
     MIL_T_F,   /* fp16, fp32 */
@@ -354,10 +354,10 @@ struct mil_program *mil_specialize(const struct mil_function *f,
                                    const struct mil_type *input_types, size_t n,
                                    struct err *e) ATTR_MUST_USE;
 
-/* The whole of mlprogram.md 9.3: names, topological order, arity, const-ness,
- * dtypes, declared against inferred types, states (declared, read, shapes),
- * outputs (no input, state read or const; no value under two names), rank <=
- * 5, opset. The first finding is the error. */
+/* All that readers and runtimes demand: names, topological order, arity,
+ * const-ness, dtypes, declared against inferred types, states (declared, read,
+ * shapes), outputs (no input, state read or const; no value under two names),
+ * rank <= 5, opset. The first finding is the error. */
 int mil_validate(const struct mil_program *p, struct err *e) ATTR_MUST_USE;
 
 bool mil_is_identifier(const char *s); /* [A-Za-z_][A-Za-z0-9_@]* */

@@ -57,8 +57,8 @@ static const char *const two_functions =
     "\"3520.4.1\"}, {\"coremlc-version\", \"3520.5.1\"}})]\n"
     "{\n"
     "    func infer<ios18>(tensor<fp16, [1, 64, 1, 1]> h, state<tensor<fp16, "
-    "[1, 64, 1, 32]>> kv, tensor<int32, [1]> pos) {\n" //
-    LINE("string pt = const()[name = string(\"pt\"), val = string(\"valid\")]")
+    "[1, 64, 1, 32]>> kv, tensor<int32, [1]> pos) {\n" LINE(
+        "string pt = const()[name = string(\"pt\"), val = string(\"valid\")]")
         LINE("tensor<int32, [2]> st = const()[name = string(\"st\"), val = "
              "tensor<int32, [2]>([1, 1])]") LINE("int32 gr = const()[name = "
                                                  "string(\"gr\"), val = "
@@ -258,9 +258,9 @@ Test(mil_text, enumerated_shapes_are_kept)
         "tensor<int32, [?]>>>, tuple<string, dict<string, dict<string, "
         "tensor<int32, [?]>>>>>(((\"DefaultShapes\", {{\"ids\", [1, 1]}}), "
         "(\"EnumeratedShapes\", {{\"00000001\", {{\"ids\", [1, 1]}}}, "
-        "{\"00000002\", {{\"ids\", [1, 64]}}}})))] {\n" //
-        LINE("tensor<int32, [1, ?]> y = identity(x = ids)") "        } -> "
-                                                            "(y);\n}";
+        "{\"00000002\", {{\"ids\", [1, 64]}}}})))] {\n" LINE(
+            "tensor<int32, [1, ?]> y = identity(x = ids)") "        } -> "
+                                                           "(y);\n}";
     struct err e = ERR_INIT;
     struct mil_program *p = parsed(text, &e);
 
@@ -277,13 +277,13 @@ Test(mil_text, enumerated_shapes_are_kept)
 Test(mil_text, foreign_operations_are_read_and_printed)
 {
     static const char text[] =
-        "program(1.3)\n{\n    func main<ios17>(tensor<fp32, [4]> x) {\n" //
-        LINE("tensor<fp32, [4]> k = constexpr_affine_dequantize()[axis = "
-             "int32(0), name = string(\"k\"), quantized_data = tensor<int8, "
-             "[4]>([1, 2, 3, -4]), scale = fp32(0x1p-1), zero_point = "
-             "int8(-1)]") LINE("tensor<fp32, [4]> a, tensor<fp32, [1]> b = "
-                               "novel(list = (k, x), "
-                               "x = x)") "        } -> (a);\n}";
+        "program(1.3)\n{\n    func main<ios17>(tensor<fp32, [4]> x) {\n" LINE(
+            "tensor<fp32, [4]> k = constexpr_affine_dequantize()[axis = "
+            "int32(0), name = string(\"k\"), quantized_data = tensor<int8, "
+            "[4]>([1, 2, 3, -4]), scale = fp32(0x1p-1), zero_point = "
+            "int8(-1)]") LINE("tensor<fp32, [4]> a, tensor<fp32, [1]> b = "
+                              "novel(list = (k, x), "
+                              "x = x)") "        } -> (a);\n}";
     struct err e = ERR_INIT;
     struct mil_program *p = parsed(text, &e);
 
