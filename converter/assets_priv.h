@@ -6,7 +6,7 @@
 
 #include "converter/assets.h"
 
-#define ASSETS_MAX_JSON 400000000u
+#define ASSETS_MAX_JSON 100000000u /* three times the largest known */
 #define ASSETS_MAX_TEMPLATE 10000000u
 #define ASSETS_MAX_STOPS 64
 #define ASSETS_FOLDER "additional_chat_templates"

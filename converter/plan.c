@@ -589,6 +589,7 @@ static void part_json(const struct cv_part *p, struct js_writer *w)
 void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
 {
     const struct hparams *hp = &j->ckpt.hp;
+    struct err ignored = ERR_INIT; /* a line that is null tells it */
 
     js_w_object(w, key);
     js_w_uint(w, "schema", 1);
@@ -619,13 +620,12 @@ void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
     js_w_uint(w, "memory_bytes", j->memory_bytes);
     js_w_array(w, "notes", false);
     for (const char *s = buf_text(&j->notes); *s;) {
-        const char *nl = strchr(s, '\n');
-        size_t n = nl ? (size_t)(nl - s) : strlen(s);
-        char line[1024];
+        size_t n = strcspn(s, "\n");
+        char *line = mem_strndup(s, n, &ignored);
 
-        snprintf(line, sizeof(line), "%.*s", (int)n, s);
         js_w_string(w, NULL, line);
-        s += n + (nl != NULL);
+        mem_free(line);
+        s += n + (s[n] == '\n');
     }
     js_w_end(w);
     js_w_end(w);
