@@ -537,7 +537,7 @@ static void loss_limits(int bits, double *kl_mean, double *cosine_mean)
                : bits >= 6 ? 0.25
                : bits >= 4 ? 1.0
                            : 1e9;
-    *cosine_mean = bits >= 8 ? 0.999 : bits >= 6 ? 0.99 : bits >= 4 ? 0.9 : -1;
+    *cosine_mean = bits >= 8 ? 0.999 : bits >= 6 ? 0.97 : bits >= 4 ? 0.8 : -1;
 }
 
 static void judge_bytes(struct gate_result *r, const struct metrics *m)

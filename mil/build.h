@@ -99,10 +99,12 @@ void mb_name(struct mb *b, const char *fmt, ...) ATTR_PRINTF(2, 3);
 
 /* Type of a value; an all-zero type once an error stuck. */
 struct mil_type mb_type(const struct mb *b, mil_ref v);
+/* 0 once an error stuck. */
 static inline int64_t mb_dim(const struct mb *b, mil_ref v, int axis)
 {
     struct mil_type t = mb_type(b, v);
-    return t.dims[axis < 0 ? t.rank + axis : axis];
+
+    return t.rank ? t.dims[axis < 0 ? t.rank + axis : axis] : 0;
 }
 
 /* Blocks: short forms that emit opset ops at once. */

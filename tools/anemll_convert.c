@@ -55,6 +55,7 @@ static int set_options(const struct args *a, struct cv_options *o,
     o->model = a->hf;
     o->output = a->output;
     o->prefix = a->prefix;
+    o->tokens = a->tokens;
     o->ctx = a->ctx;
     o->batch = a->batch;
     o->max_chunk_mb = a->max_chunk_mb;
