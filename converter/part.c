@@ -686,13 +686,14 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
 
 /* ---- what was written ---- */
 
+/* Bits of a palettized constant, and its weights. Constants of equal bytes
+ * share a blob, so they are counted by name, not by place. */
 static int count_written(const struct mil_function *f, const struct mil_op *op,
-                         const struct cv_part *part, struct seen *s,
-                         uint64_t *weights, struct err *e)
+                         const struct cv_part *part, uint64_t *weights,
+                         struct err *e)
 {
     const struct mil_const *c = mil_arg_const(f, op, 0);
     const char *name = mil_value(f, op->outs[0])->name;
-    int known;
 
     if (!c || !c->data)
         return err_set(e, ERR_MISMATCH, "'%s' has no indices in the file",
@@ -701,10 +702,8 @@ static int count_written(const struct mil_function *f, const struct mil_op *op,
         return err_set(e, ERR_MISMATCH, "'%s' has %d bits, %d were asked for",
                        name, (int)mil_dtype_bits(c->type.dtype),
                        part->lut.bits);
-    known = seen_before(s, c->data, e);
-    if (!known)
-        *weights += (uint64_t)mil_type_elems(&c->type);
-    return known < 0 ? -1 : 0;
+    *weights += (uint64_t)mil_type_elems(&c->type);
+    return 0;
 }
 
 int cv_program_check(const char *path, const struct cv_part *part,
@@ -712,23 +711,22 @@ int cv_program_check(const char *path, const struct cv_part *part,
 {
     struct pkg *k = pkg_open(path, e);
     const struct mil_program *p = k ? pkg_program(k) : NULL;
-    struct seen s = { 0 };
     uint64_t weights = 0;
     int rc = p ? 0 : -1;
 
     for (size_t i = 0; !rc && i < p->n_functions; i++) {
         const struct mil_function *f = p->functions[i];
 
+        weights = 0; /* each function holds all of them */
         for (size_t n = 0; !rc && n < f->n_ops; n++)
             if (f->ops[n].code == MIL_OP_constexpr_lut_to_dense)
-                rc = count_written(f, &f->ops[n], part, &s, &weights, e);
+                rc = count_written(f, &f->ops[n], part, &weights, e);
     }
     if (!rc && weights != part->weights)
         rc = err_set(e, ERR_MISMATCH,
                      "%" PRIu64 " weights are palettized in the file, %" PRIu64
                      " were planned",
                      weights, part->weights);
-    mem_free(s.d);
     pkg_close(k);
     return rc ? err_in(e, "part '%s'", part->name) : 0;
 }

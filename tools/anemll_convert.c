@@ -190,6 +190,8 @@ static int run(struct cli *c, struct args *a)
     int code;
 
     cv_options_init(&o);
+    if (a->no_gate && a->require_gate)
+        return cli_usage(c, "--require-gate and --no-gate contradict");
     if (set_options(a, &o, &e))
         return cli_usage(c, "%s", e.text);
     o.log = &c->log;

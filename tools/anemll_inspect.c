@@ -33,6 +33,8 @@ static int print_mil(const struct args *a, const struct pkg *p, struct err *e)
         return err_set(e, ERR_USAGE, "'%s' has no function '%s'", pkg_path(p),
                        a->function);
     rc = text_print(pkg_program(p), &o, &out, e);
+    if (!rc && out.len && out.data[out.len - 1] != '\n')
+        buf_puts(&out, "\n");
     if (!rc)
         cli_print(&out);
     buf_release(&out);
