@@ -19,8 +19,10 @@
 
 static struct err err;
 
-#define NEAR(a, b) \
-    cr_expect(fabs((a) - (b)) <= 1e-12 * fmax(1, fabs(b)), "%.17g", (double)(a))
+#define NEAR(a, b)                                    \
+    cr_expect(fabs((double)(a) - (double)(b)) <=      \
+                  1e-12 * fmax(1, fabs((double)(b))), \
+              "%.17g", (double)(a))
 
 /* ---- metrics ---- */
 
