@@ -99,9 +99,7 @@ static mil_ref experts(struct mb *b, const struct graph *g, int64_t layer,
 
 static mil_ref silu_times(struct mb *b, mil_ref half, mil_ref up)
 {
-    mil_ref t = MB(b, add, .x = MB(b, tanh, .x = half), .y = mb_f16(b, 1.0));
-
-    return MB(b, mul, .x = MB(b, mul, .x = half, .y = t), .y = up);
+    return MB(b, mul, .x = parts_silu_of_half(b, half), .y = up);
 }
 
 /* Three wide convolutions over all experts; each expert's part is weighted

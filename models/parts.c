@@ -133,21 +133,34 @@ mil_ref parts_from_conv(struct mb *b, mil_ref x)
     return MB_TRANSPOSE(b, t, 0, 2, 1);
 }
 
-/* Elements [first, first + n) of the last axis. */
-static mil_ref slice_last(struct mb *b, mil_ref x, int64_t first, int64_t n)
+mil_ref parts_slice(struct mb *b, mil_ref x, int axis, int64_t first, int64_t n)
 {
     struct mil_type t = mb_type(b, x);
     int32_t begin[MIL_MAX_RANK] = { 0 }, size[MIL_MAX_RANK] = { 0 };
 
     if (!t.rank)
         return 0;
+    if (axis < 0)
+        axis += t.rank;
     for (int i = 0; i < t.rank; i++)
         size[i] = (int32_t)t.dims[i];
-    begin[t.rank - 1] = (int32_t)first;
-    size[t.rank - 1] = (int32_t)n;
+    begin[axis] = (int32_t)first;
+    size[axis] = (int32_t)n;
     return MB(b, slice_by_size, .x = x,
               .begin = mb_ints(b, (size_t)t.rank, begin),
               .size = mb_ints(b, (size_t)t.rank, size));
+}
+
+static mil_ref slice_last(struct mb *b, mil_ref x, int64_t first, int64_t n)
+{
+    return parts_slice(b, x, -1, first, n);
+}
+
+mil_ref parts_silu_of_half(struct mb *b, mil_ref h)
+{
+    mil_ref t = MB(b, add, .x = MB(b, tanh, .x = h), .y = mb_f16(b, 1.0));
+
+    return MB(b, mul, .x = h, .y = t);
 }
 
 static mil_ref negate(struct mb *b, mil_ref x)
@@ -440,13 +453,9 @@ mil_ref parts_silu_mlp(struct mb *b, const struct graph *g, int64_t layer,
     bool bias = g->hp->mlp_bias;
     mil_ref in = parts_to_conv(b, x), half, up, act;
 
-    /* silu(z) = z sigmoid(z) = h (1 + tanh h) with h = z / 2. The gate's
-     * weights are halved, which is exact, so the convolution yields h; tanh
-     * because the Neural Engine's sigmoid is coarse. */
     half = project(b, g, layer, "mlp.gate_proj", bias, -1, in);
     up = project(b, g, layer, "mlp.up_proj", bias, 0, in);
-    act = MB(b, add, .x = MB(b, tanh, .x = half), .y = mb_f16(b, 1.0));
-    act = MB(b, mul, .x = half, .y = act);
+    act = parts_silu_of_half(b, half);
     act = MB(b, mul, .x = act, .y = up);
     return parts_from_conv(b,
                            project(b, g, layer, "mlp.down_proj", bias, 0, act));

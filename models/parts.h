@@ -28,6 +28,13 @@ mil_ref parts_vector(struct mb *b, const struct graph *g, const char *tensor);
 mil_ref parts_to_conv(struct mb *b, mil_ref x);
 mil_ref parts_from_conv(struct mb *b, mil_ref x);
 
+/* Elements [first, first + n) of one axis (negative: from the end). */
+mil_ref parts_slice(struct mb *b, mil_ref x, int axis, int64_t first,
+                    int64_t n);
+/* silu(z) = z sigmoid(z) = h (1 + tanh h) with h = z / 2, from h: the half is
+ * folded into the weights before it, which is exact; tanh because the Neural
+ * Engine's sigmoid is coarse. */
+mil_ref parts_silu_of_half(struct mb *b, mil_ref h);
 /* x / sqrt(mean x^2 + eps) over the last axis. */
 mil_ref parts_rms(struct mb *b, mil_ref x, double eps);
 /* A 1x1 convolution with matrix `name`.weight of a layer (and its bias): of

@@ -53,30 +53,6 @@ static mil_ref product(struct mb *b, mil_ref x, mil_ref y, bool tx, bool ty)
               .transpose_y = mb_bool(b, ty));
 }
 
-static mil_ref slice(struct mb *b, mil_ref x, int axis, int64_t first,
-                     int64_t n)
-{
-    struct mil_type t = mb_type(b, x);
-    int32_t begin[MIL_MAX_RANK] = { 0 }, size[MIL_MAX_RANK] = { 0 };
-
-    if (!t.rank)
-        return 0;
-    for (int i = 0; i < t.rank; i++)
-        size[i] = (int32_t)t.dims[i];
-    begin[axis] = (int32_t)first;
-    size[axis] = (int32_t)n;
-    return MB(b, slice_by_size, .x = x,
-              .begin = mb_ints(b, (size_t)t.rank, begin),
-              .size = mb_ints(b, (size_t)t.rank, size));
-}
-
-/* silu(2 h) / ... of a value that is already halved: z sigmoid(z) with
- * h = z / 2 is h (1 + tanh h). */
-static mil_ref silu_of_half(struct mb *b, mil_ref h)
-{
-    return mul(b, h, add(b, MB(b, tanh, .x = h), mb_f16(b, 1.0)));
-}
-
 static mil_ref tensor(struct mb *b, const struct graph *g, int64_t layer,
                       const char *name, struct weight_spec s)
 {
@@ -176,7 +152,7 @@ struct qkv {
 static mil_ref heads(struct mb *b, mil_ref x, int64_t first, int64_t n,
                      int64_t d, int64_t T)
 {
-    x = slice(b, x, 1, first, n * d);
+    x = parts_slice(b, x, 1, first, n * d);
     if (T == 1)
         return MB_RESHAPE(b, x, 1, (int32_t)n, 1, (int32_t)d);
     x = MB_RESHAPE(b, x, 1, (int32_t)n, (int32_t)d, (int32_t)T);
@@ -223,10 +199,10 @@ static mil_ref convolve(struct mb *b, const struct graph *g, struct gdn *s,
                                 .scale_exp = -1,
                                 .conv = true };
     mil_ref rows = parts_from_conv(b, mixed); /* [1, T, C] */
-    mil_ref past = slice(b, s->history, 0, j, 1);
+    mil_ref past = parts_slice(b, s->history, 0, j, 1);
     mil_ref window = MB(b, concat, .values = MB_REFS(past, rows),
                         .axis = mb_int(b, 1), .interleave = mb_bool(b, false));
-    mil_ref keep = slice(b, window, 1, T, K - 1), next;
+    mil_ref keep = parts_slice(b, window, 1, T, K - 1), next;
     mil_ref w = tensor(b, g, layer, "conv1d.weight", spec);
 
     next = MB(b, slice_update, .x = s->history, .update = keep,
@@ -240,12 +216,12 @@ static mil_ref convolve(struct mb *b, const struct graph *g, struct gdn *s,
     s->history = MB(b, read_state, .input = s->conv);
 
     mb_name(b, "linear_attn_conv1d");
-    return silu_of_half(b, MB(b, conv, .x = parts_to_conv(b, window),
-                              .weight = w, .strides = MB_INTS(b, 1, 1),
-                              .pad_type = mb_string(b, "valid"),
-                              .pad = MB_INTS(b, 0, 0, 0, 0),
-                              .dilations = MB_INTS(b, 1, 1),
-                              .groups = mb_int(b, (int32_t)C)));
+    return parts_silu_of_half(b, MB(b, conv, .x = parts_to_conv(b, window),
+                                    .weight = w, .strides = MB_INTS(b, 1, 1),
+                                    .pad_type = mb_string(b, "valid"),
+                                    .pad = MB_INTS(b, 0, 0, 0, 0),
+                                    .dilations = MB_INTS(b, 1, 1),
+                                    .groups = mb_int(b, (int32_t)C)));
 }
 
 /* beta = sigmoid(b) with W_b / 2 in the convolution; g = -e^A_log
@@ -312,7 +288,7 @@ static mil_ref one_chunk(struct mb *b, const struct qkv *r, int64_t C,
     mil_ref terms = mul(b, strict, r->g);
     mil_ref decay = MB(b, exp, .x = product(b, ones, terms, false, false));
     mil_ref from_start = MB(b, exp, .x = product(b, ones, r->g, false, false));
-    mil_ref last = slice(b, decay, 2, C - 1, 1); /* [1, NV, 1, C] */
+    mil_ref last = parts_slice(b, decay, 2, C - 1, 1); /* [1, NV, 1, C] */
     mil_ref kb = mul(b, r->k, r->beta), a, inv, n, u, o, k_end;
 
     decay = mul(b, decay, ones);
@@ -327,7 +303,7 @@ static mil_ref one_chunk(struct mb *b, const struct qkv *r, int64_t C,
     o = add(b, product(b, mul(b, r->q, from_start), *s, false, false),
             product(b, o, n, false, false));
     k_end = mul(b, r->k, MB_TRANSPOSE(b, last, 0, 1, 3, 2));
-    *s = add(b, mul(b, *s, slice(b, from_start, 2, C - 1, 1)),
+    *s = add(b, mul(b, *s, parts_slice(b, from_start, 2, C - 1, 1)),
              product(b, k_end, n, true, false));
     return o;
 }
@@ -342,11 +318,11 @@ static mil_ref all_chunks(struct mb *b, const struct qkv *r, int64_t T,
         mil_ref o;
 
         if (C < T) {
-            part.q = slice(b, r->q, 2, at, C);
-            part.k = slice(b, r->k, 2, at, C);
-            part.v = slice(b, r->v, 2, at, C);
-            part.beta = slice(b, r->beta, 2, at, C);
-            part.g = slice(b, r->g, 2, at, C);
+            part.q = parts_slice(b, r->q, 2, at, C);
+            part.k = parts_slice(b, r->k, 2, at, C);
+            part.v = parts_slice(b, r->v, 2, at, C);
+            part.beta = parts_slice(b, r->beta, 2, at, C);
+            part.g = parts_slice(b, r->g, 2, at, C);
         }
         o = one_chunk(b, &part, C, s);
         out = out ? MB(b, concat, .values = MB_REFS(out, o),
@@ -369,7 +345,7 @@ static mil_ref gated_norm(struct mb *b, const struct graph *g, int64_t layer,
 
     o = parts_rms(b, o, hp->rms_eps * dk * dk);
     o = mul(b, o, tensor(b, g, layer, "norm.weight", s));
-    return mul(b, o, silu_of_half(b, heads(b, z, 0, nv, dv, g->tokens)));
+    return mul(b, o, parts_silu_of_half(b, heads(b, z, 0, nv, dv, g->tokens)));
 }
 
 static void store(struct mb *b, struct gdn *s, int64_t j, int64_t nv,
@@ -397,7 +373,8 @@ mil_ref gdn_mixer(struct mb *b, const struct graph *g, struct gdn *s,
     mil_ref in = parts_to_conv(b, x), state, o;
     struct qkv r = inputs(b, g, s, layer, j, in);
 
-    state = MB_RESHAPE(b, slice(b, s->memory, 0, j * nv, nv), 1, nv, dk, dv);
+    state =
+        MB_RESHAPE(b, parts_slice(b, s->memory, 0, j * nv, nv), 1, nv, dk, dv);
     o = T == 1 ? one_step(b, &r, &state) : all_chunks(b, &r, T, chunk, &state);
     store(b, s, j, nv, MB_RESHAPE(b, state, nv, dk, dv));
 

@@ -559,7 +559,7 @@ Test(assets, no_place_on_a_machine_enters)
                "{\"_name_or_path\": \"zz-secret/hub\", \"k\": 1}, "
                "\"cache\": \"/mnt/zz-secret/c\"");
     t_conv_put("m/tokenizer_config.json",
-               "{\"name_or_path\": \"/root/zz-secret\", \"tokenizer_file\": "
+               "{\"name_or_path\": \"/srv/zz-secret\", \"tokenizer_file\": "
                "\"C:\\\\zz-secret\\\\t.json\", \"eos_token\": \"</s>\", "
                "\"added_tokens_decoder\": {\"60\": {\"content\": "
                "\"<|im_end|>\"}}, \"chat_template\": \"/{{ x }}/\"}");
