@@ -49,18 +49,11 @@ static uint64_t next_random(uint64_t *s) /* splitmix64 */
 
 static int add_prompt(struct gate *g, int64_t n, int32_t **ids, struct err *e)
 {
-    struct prompts *p = &g->prompts;
-    size_t cap = p->n, cap2 = p->n;
-
     *ids = mem_zalloc((size_t)n, sizeof(**ids), e);
-    if (!*ids || mem_grow((void **)&p->ids, &cap, p->n, sizeof(*p->ids), e) ||
-        mem_grow((void **)&p->lengths, &cap2, p->n, sizeof(*p->lengths), e)) {
-        mem_free(*ids);
-        return -1;
-    }
-    p->ids[p->n] = *ids;
-    p->lengths[p->n++] = (size_t)n;
-    return 0;
+    if (*ids && !prompts_add(&g->prompts, *ids, (size_t)n, e))
+        return 0;
+    mem_free(*ids);
+    return -1;
 }
 
 static int64_t seed_ids(const struct gate *g, int32_t *ids, int64_t n,

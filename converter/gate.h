@@ -98,6 +98,9 @@ struct prompts {
 };
 int prompts_read(struct prompts *p, const char *path, int64_t vocab,
                  struct err *e) ATTR_MUST_USE;
+/* Appends a prompt; on success `ids` (mem_free) belongs to `p`. */
+int prompts_add(struct prompts *p, int32_t *ids, size_t n,
+                struct err *e) ATTR_MUST_USE;
 void prompts_release(struct prompts *p);
 
 /* Runs the oracle of a checkpoint on prompts and writes oracle.N [T, V]. */

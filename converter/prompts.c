@@ -24,18 +24,24 @@ static int check_id(int64_t id, int64_t vocab, const char *path, size_t prompt,
                    path, prompt, at, id, vocab - 1);
 }
 
-static int add(struct prompts *p, int32_t *ids, size_t n, struct err *e)
+int prompts_add(struct prompts *p, int32_t *ids, size_t n, struct err *e)
 {
     size_t cap = p->n, cap2 = p->n;
 
-    if (p->n == MAX_PROMPTS)
-        return err_set(e, ERR_INPUT, "more than %d prompts", MAX_PROMPTS);
     if (mem_grow((void **)&p->ids, &cap, p->n, sizeof(*p->ids), e) ||
         mem_grow((void **)&p->lengths, &cap2, p->n, sizeof(*p->lengths), e))
         return -1;
     p->ids[p->n] = ids;
     p->lengths[p->n++] = n;
     return 0;
+}
+
+/* One more prompt of a file. */
+static int add(struct prompts *p, int32_t *ids, size_t n, struct err *e)
+{
+    if (p->n == MAX_PROMPTS)
+        return err_set(e, ERR_INPUT, "more than %d prompts", MAX_PROMPTS);
+    return prompts_add(p, ids, n, e);
 }
 
 static int from_tensor(struct prompts *p, const struct st *st,
