@@ -138,6 +138,22 @@ static bool is_home_name(const char *entry, const char *name, long *pid)
     return true;
 }
 
+/* The marker goes last, so that a kill on the way leaves a home that the
+ * next run still knows for one. */
+static int remove_home(const char *home, struct err *e)
+{
+    static const char *const first[] = { "new", "old", LOCK };
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < sizeof first / sizeof first[0]; i++) {
+        char *path = io_join(home, first[i], e);
+
+        rc = path == NULL ? -1 : io_remove_tree(path, e);
+        mem_free(path);
+    }
+    return rc == 0 ? io_remove_tree(home, e) : -1;
+}
+
 /* Clears one home that a killed run left. */
 static int clear_home(const char *home, const char *target, struct err *e)
 {
@@ -149,7 +165,7 @@ static int clear_home(const char *home, const char *target, struct err *e)
     if (io_exists(old) && !io_exists(target) && rename(old, target) != 0)
         err_sys(e, errno, "cannot move '%s' back to '%s'", old, target);
     else
-        rc = io_remove_tree(home, e);
+        rc = remove_home(home, e);
     mem_free(old);
     return rc;
 }
@@ -347,7 +363,7 @@ int io_stage_commit(struct io_stage *s, struct err *e)
         s->committed = true;
         rc = io_sync_path(parent, e);
         /* The result stands; what cannot be removed is found next time. */
-        if (io_remove_tree(s->home, &ignored) != 0)
+        if (remove_home(s->home, &ignored) != 0)
             err_reset(&ignored);
     }
     mem_free(parent);
@@ -378,7 +394,7 @@ void io_stage_release(struct io_stage *s)
         char *old = io_join(s->home, "old", &ignored);
 
         if (old != NULL && !io_exists(old) &&
-            io_remove_tree(s->home, &ignored) != 0)
+            remove_home(s->home, &ignored) != 0)
             err_reset(&ignored);
         mem_free(old);
     }
