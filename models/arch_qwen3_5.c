@@ -113,10 +113,11 @@ static mil_ref routed(struct mb *b, const struct graph *g, int64_t layer,
     struct weight_spec gate = { .block = 2 * I, .take = I, .scale_exp = -1 };
     struct weight_spec up = { .block = 2 * I, .take = I, .skip = I };
     struct weight_spec down = { .wide = true };
-    mil_ref w = route(b, g, layer, in), h;
+    mil_ref w = route(b, g, layer, in), h, v;
 
-    h = silu_times(b, experts(b, g, layer, gate, "gate_up_proj", in),
-                   experts(b, g, layer, up, "gate_up_proj", in));
+    h = experts(b, g, layer, gate, "gate_up_proj", in);
+    v = experts(b, g, layer, up, "gate_up_proj", in);
+    h = silu_times(b, h, v);
     h = MB_RESHAPE(b, h, 1, E, (int32_t)I, T);
     h = MB(b, mul, .x = h, .y = w);
     h = MB_RESHAPE(b, h, 1, E * (int32_t)I, 1, T);
@@ -131,11 +132,11 @@ static mil_ref shared_expert(struct mb *b, const struct graph *g, int64_t layer,
     struct weight_spec sg = { .role = MIL_ROLE_NORM, .scale_exp = -1 };
     mil_ref h, s;
 
-    h = silu_times(b,
-                   parts_project(b, g, layer, "mlp.shared_expert.gate_proj",
-                                 false, half, in),
-                   parts_project(b, g, layer, "mlp.shared_expert.up_proj",
-                                 false, plain, in));
+    h = parts_project(b, g, layer, "mlp.shared_expert.gate_proj", false, half,
+                      in);
+    s = parts_project(b, g, layer, "mlp.shared_expert.up_proj", false, plain,
+                      in);
+    h = silu_times(b, h, s);
     /* 1 + tanh is twice the sigmoid: the half is in W_down. */
     h = parts_project(b, g, layer, "mlp.shared_expert.down_proj", false, half,
                       h);

@@ -238,11 +238,13 @@ static void gates(struct mb *b, const struct graph *g, int64_t layer,
     mil_ref x;
 
     x = conv_of(b, g, layer, "in_proj_b.weight", MIL_ROLE_NORM, -1, 0, in);
-    x = scale(b, add(b, MB(b, tanh, .x = x), mb_f16(b, 1.0)), 0.5);
+    x = MB(b, tanh, .x = x);
+    x = scale(b, add(b, x, mb_f16(b, 1.0)), 0.5);
     r->beta = per_token(b, x);
     x = conv_of(b, g, layer, "in_proj_a.weight", MIL_ROLE_NORM, 0,
                 tensor(b, g, layer, "dt_bias", bias), in);
-    x = mul(b, MB(b, softplus, .x = x), tensor(b, g, layer, "A_log", decay));
+    x = MB(b, softplus, .x = x);
+    x = mul(b, x, tensor(b, g, layer, "A_log", decay));
     r->g = per_token(b, x);
 }
 
@@ -289,7 +291,7 @@ static mil_ref one_chunk(struct mb *b, const struct qkv *r, int64_t C,
     mil_ref decay = MB(b, exp, .x = product(b, ones, terms, false, false));
     mil_ref from_start = MB(b, exp, .x = product(b, ones, r->g, false, false));
     mil_ref last = parts_slice(b, decay, 2, C - 1, 1); /* [1, NV, 1, C] */
-    mil_ref kb = mul(b, r->k, r->beta), a, inv, n, u, o, k_end;
+    mil_ref kb = mul(b, r->k, r->beta), a, inv, n, u, o, from_state, k_end;
 
     decay = mul(b, decay, ones);
     a = product(b, kb, r->k, false, true);
@@ -300,11 +302,12 @@ static mil_ref one_chunk(struct mb *b, const struct qkv *r, int64_t C,
     n = MB(b, sub, .x = u, .y = product(b, n, *s, false, false));
 
     o = mul(b, product(b, r->q, r->k, false, true), decay);
-    o = add(b, product(b, mul(b, r->q, from_start), *s, false, false),
-            product(b, o, n, false, false));
+    o = product(b, o, n, false, false);
+    from_state = product(b, mul(b, r->q, from_start), *s, false, false);
+    o = add(b, from_state, o);
     k_end = mul(b, r->k, MB_TRANSPOSE(b, last, 0, 1, 3, 2));
-    *s = add(b, mul(b, *s, parts_slice(b, from_start, 2, C - 1, 1)),
-             product(b, k_end, n, true, false));
+    *s = mul(b, *s, parts_slice(b, from_start, 2, C - 1, 1));
+    *s = add(b, *s, product(b, k_end, n, true, false));
     return o;
 }
 
