@@ -24,6 +24,7 @@ const char *rope_type_name(enum rope_type t)
     case ROPE_LINEAR: return "linear";
     case ROPE_LLAMA3: return "llama3";
     case ROPE_YARN: return "yarn";
+    case ROPE_PROPORTIONAL: return "proportional";
     }
     return "?";
 }

@@ -520,6 +520,40 @@ int hparams_parse(const struct js_doc *config, struct hparams *hp,
     return hparams_parse_with(config, &opt, hp, notes, e);
 }
 
+/* Full layers of a model that has sliding ones too. */
+static bool is_global(const struct hparams *hp, int64_t layer)
+{
+    return hp->window && hp->layer_kind[layer] == HP_LAYER_FULL;
+}
+
+int64_t hp_layer_head_dim(const struct hparams *hp, int64_t layer)
+{
+    return is_global(hp, layer) ? hp->global_head_dim : hp->head_dim;
+}
+
+int64_t hp_layer_kv_heads(const struct hparams *hp, int64_t layer)
+{
+    return is_global(hp, layer) ? hp->global_kv_heads : hp->kv_heads;
+}
+
+const struct rope_params *hp_layer_rope(const struct hparams *hp, int64_t layer)
+{
+    return hp->window && !is_global(hp, layer) ? &hp->rope_local : &hp->rope;
+}
+
+int64_t hp_layer_kv_source(const struct hparams *hp, int64_t layer)
+{
+    return hp->kv_shared_layers ? hp->kv_source[layer] : layer;
+}
+
+int64_t hp_layer_intermediate(const struct hparams *hp, int64_t layer)
+{
+    bool wide =
+        hp->double_wide_mlp && layer >= hp->layers - hp->kv_shared_layers;
+
+    return wide ? 2 * hp->intermediate : hp->intermediate;
+}
+
 uint64_t hparams_count(const struct hparams *hp)
 {
     return hp->arch->count(hp);

@@ -22,6 +22,15 @@ struct graph {
     bool last_chunk;
     const int64_t *head_sizes; /* rows of each LM-head part */
     int n_head_parts;
+    /*
+     * The residual stream that the graph computes is the model's times
+     * 2^stream_exp (0: as it is), so that it stays inside fp16: see
+     * fp16_range.h. Folded exactly: into the embedding's rows, into what ends
+     * each branch (a post-norm's weight, else the last matrix), out of
+     * matrices that read the stream without a norm; a norm of the stream has
+     * epsilon range_norm_eps(rms_eps, stream_exp).
+     */
+    int stream_exp;
 };
 
 /* A Core ML state that every chunk declares. */

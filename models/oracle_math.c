@@ -97,6 +97,14 @@ static void yarn_freqs(const struct rope_params *r, float *f)
     }
 }
 
+/* The exponents run over the whole head, but only the first angles turn. */
+static void proportional_freqs(const struct rope_params *r, float *f)
+{
+    for (int i = 0; i < r->dim / 2; i++)
+        f[i] =
+            (i < r->live ? 1.0f / rope_period(r, i) : 0.0f) / (float)r->factor;
+}
+
 int oracle_rope_freq(const struct rope_params *r, float *f, struct err *e)
 {
     switch (r->type) {
@@ -112,6 +120,7 @@ int oracle_rope_freq(const struct rope_params *r, float *f, struct err *e)
         }
         break;
     case ROPE_YARN: yarn_freqs(r, f); break;
+    case ROPE_PROPORTIONAL: proportional_freqs(r, f); break;
     default:
         return err_set(e, ERR_UNSUPPORTED, "rope type %d has no reference",
                        (int)r->type);

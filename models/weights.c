@@ -456,6 +456,10 @@ int rope_frequencies(const struct rope_params *r, double *f, struct err *e)
         break;
     case ROPE_LLAMA3: llama3(r, f); break;
     case ROPE_YARN: yarn(r, f); break;
+    case ROPE_PROPORTIONAL:
+        for (int i = 0; i < r->dim / 2; i++)
+            f[i] = i < r->live ? f[i] / r->factor : 0;
+        break;
     }
     return 0;
 }
