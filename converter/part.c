@@ -470,20 +470,13 @@ static int build_function(struct cv_job *j, struct mil_program *p,
 /* input_ids takes [1, 1] (default) and [1, batch]. */
 static int enumerate_ids(struct cv_job *j, struct mil_program *p, struct err *e)
 {
-    struct mil_enumerated *en = arena_alloc(&p->arena, 1, sizeof(*en), e);
+    struct mil_type shapes[] = {
+        mil_type_make(MIL_I32, 2, (int64_t[]){ 1, 1 }),
+        mil_type_make(MIL_I32, 2, (int64_t[]){ 1, j->opt.batch }),
+    };
 
-    if (!en)
-        return -1;
-    en->shapes = arena_alloc(&p->arena, 2, sizeof(*en->shapes), e);
-    if (!en->shapes)
-        return -1;
-    en->input = "input_ids";
-    en->n_shapes = j->opt.batch > 1 ? 2 : 1;
-    en->shapes[0] = mil_type_make(MIL_I32, 2, (int64_t[]){ 1, 1 });
-    en->shapes[1] = mil_type_make(MIL_I32, 2, (int64_t[]){ 1, j->opt.batch });
-    p->enumerated = en;
-    p->n_enumerated = 1;
-    return 0;
+    return mil_program_set_enumerated(p, "input_ids", j->opt.batch > 1 ? 2 : 1,
+                                      shapes, e);
 }
 
 static int build_functions(struct cv_job *j, const struct cv_part *part,

@@ -134,12 +134,21 @@ enum mil_value_kind {
     MIL_V_RESULT,  /* output of an op; of a `const` op: konst is set */
     MIL_V_LITERAL, /* inline value of a parameter; has no name */
 };
+/* The shapes that an input with unknown dims accepts. */
+struct mil_shapes {
+    struct mil_type first;       /* the default */
+    int n;                       /* listed ones; 0: a range */
+    const struct mil_type *list; /* the default among them */
+    /* Of a range, both inclusive; high -1: no bound. */
+    int64_t low[MIL_MAX_RANK], high[MIL_MAX_RANK];
+};
 struct mil_value {
     enum mil_value_kind kind;
     const char *name;
     struct mil_type type;
-    int op;                        /* producing op's index, else -1 */
-    const struct mil_const *konst; /* LITERAL, and results of const ops */
+    int op;                          /* producing op's index, else -1 */
+    const struct mil_const *konst;   /* LITERAL, and results of const ops */
+    const struct mil_shapes *shapes; /* INPUT with unknown dims, if known */
 };
 
 enum mil_opcode {
@@ -201,14 +210,6 @@ struct mil_program {
     struct arena arena;
     struct mil_function **functions; /* in order; the first is the default */
     size_t n_functions, cap_functions;
-    /* Shapes that an input with unknown dims accepts: enumerated, the default
-     * first. Applies to the input of that name in every function. */
-    struct mil_enumerated {
-        const char *input;
-        int n_shapes;
-        struct mil_type *shapes;
-    } * enumerated;
-    size_t n_enumerated, cap_enumerated;
     struct mil_pair *metadata; /* user-defined strings, in order */
     size_t n_metadata, cap_metadata;
     /* String pairs of the program attribute `buildInfo`, in order. */
@@ -229,7 +230,8 @@ int mil_program_set_metadata(struct mil_program *p, const char *key,
                              const char *value, struct err *e) ATTR_MUST_USE;
 int mil_program_set_build_info(struct mil_program *p, const char *key,
                                const char *value, struct err *e) ATTR_MUST_USE;
-/* Shapes of an input with unknown dims, the default first; copied. */
+/* Lists the shapes of an input with unknown dims, the default first, in every
+ * function that has one of that name; copied. */
 int mil_program_set_enumerated(struct mil_program *p, const char *input,
                                int n_shapes, const struct mil_type *shapes,
                                struct err *e) ATTR_MUST_USE;
@@ -240,6 +242,11 @@ const char *mil_program_metadata(const struct mil_program *p, const char *key);
 mil_ref mil_add_value(struct mil_function *f, enum mil_value_kind kind,
                       const char *name, const struct mil_type *type,
                       struct err *e) ATTR_MUST_USE; /* 0 on error */
+/* What an input accepts; copied. */
+int mil_set_shapes(struct mil_function *f, mil_ref input,
+                   const struct mil_shapes *s, struct err *e) ATTR_MUST_USE;
+/* Whether `t`, which fits the input's declared type, is among them. */
+bool mil_shapes_take(const struct mil_shapes *s, const struct mil_type *t);
 /* Appends an op with no arguments; outputs are added by mil_add_output. */
 struct mil_op *mil_add_op(struct mil_function *f, enum mil_opcode code,
                           const char *name, struct err *e) ATTR_MUST_USE;

@@ -235,11 +235,13 @@ static int program_attributes(struct parse *c)
     return parse_expect(c, ']');
 }
 
-/* Shapes of one input as a function lists them, the default first. */
+/* What one function says of the shapes of its inputs. */
 struct shape_row {
-    const char *input;
-    struct mil_type *shapes;
+    mil_ref input;
+    struct mil_shapes s; /* list: of this row */
+    struct mil_type *list;
     size_t n, cap;
+    bool first, range; /* given */
 };
 struct shape_table {
     struct shape_row *rows;
@@ -247,12 +249,12 @@ struct shape_table {
 };
 
 static struct shape_row *row_of(struct parse *c, struct shape_table *t,
-                                const char *input)
+                                mil_ref input)
 {
     void *items = t->rows;
 
     for (size_t i = 0; i < t->n; i++) {
-        if (strcmp(t->rows[i].input, input) == 0)
+        if (t->rows[i].input == input)
             return &t->rows[i];
     }
     if (t->n == MAX_LISTED) {
@@ -269,47 +271,66 @@ static struct shape_row *row_of(struct parse *c, struct shape_table *t,
 static int add_shape(struct parse *c, struct shape_row *row,
                      const struct mil_type *shape)
 {
-    void *items = row->shapes;
+    void *items = row->list;
 
-    /* The default comes first and again in its place. */
-    if (row->n && mil_type_equal(&row->shapes[0], shape))
-        return 0;
+    if (row->n == INT32_MAX)
+        return parse_fail_at(c, c->pos, "more than %d shapes", INT32_MAX);
     if (mem_grow(&items, &row->cap, row->n, sizeof *shape, c->e))
         return -1;
-    row->shapes = items;
-    row->shapes[row->n++] = *shape;
+    row->list = items;
+    row->list[row->n++] = *shape;
     return 0;
 }
 
-/* {{"input", [1, 4]}, ...} */
-static int parse_shapes(struct parse *c, struct shape_table *t)
+/* "input", */
+static struct shape_row *parse_input(struct parse *c, struct shape_table *t)
+{
+    const char *input;
+    uint32_t *v;
+    size_t pos = c->pos;
+
+    if (parse_string(c, &input) || parse_expect(c, ','))
+        return NULL;
+    v = name_map_find(&c->names, input);
+    if (v)
+        return row_of(c, t, *v);
+    parse_fail_at(c, pos, "there is no input '%.64s'", input);
+    return NULL;
+}
+
+static int misfit(struct parse *c, size_t pos, const struct shape_row *row)
+{
+    return parse_fail_at(c, pos, "the shape does not fit '%.64s'",
+                         mil_value(c->f, row->input)->name);
+}
+
+/* {{"input", [1, 4]}, ...}: the defaults, or one configuration. */
+static int parse_shapes(struct parse *c, struct shape_table *t, bool defaults)
 {
     if (parse_expect(c, '{'))
         return -1;
     do {
         struct mil_type shape = { .rank = 0 };
+        const struct mil_type *declared;
         struct shape_row *row;
-        const char *input;
-        uint32_t *v;
         size_t pos;
 
         if (parse_expect(c, '{'))
             return -1;
         pos = c->pos;
-        if (parse_string(c, &input) || parse_expect(c, ',') ||
-            parse_dims(c, &shape) || parse_expect(c, '}'))
+        row = parse_input(c, t);
+        if (!row || parse_dims(c, &shape) || parse_expect(c, '}'))
             return -1;
-        v = name_map_find(&c->names, input);
-        if (!v)
-            return parse_fail_at(c, pos, "there is no input '%.64s'", input);
-        if (!mil_type_is_static(&shape) ||
-            shape.rank != mil_value(c->f, *v)->type.rank)
-            return parse_fail_at(c, pos, "the shape does not fit '%.64s'",
-                                 input);
-        shape.dtype = mil_value(c->f, *v)->type.dtype;
-        row = row_of(c, t, input);
-        if (!row || add_shape(c, row, &shape))
+        declared = &mil_value(c->f, row->input)->type;
+        if (!mil_type_is_static(&shape) || shape.rank != declared->rank ||
+            (defaults && row->first))
+            return misfit(c, pos, row);
+        shape.dtype = declared->dtype;
+        if (defaults)
+            row->s.first = shape;
+        else if (add_shape(c, row, &shape))
             return -1;
+        row->first = row->first || defaults;
     } while (parse_accept(c, ','));
     return parse_expect(c, '}');
 }
@@ -323,68 +344,81 @@ static int parse_configurations(struct parse *c, struct shape_table *t)
         const char *id;
 
         if (parse_expect(c, '{') || parse_string(c, &id) ||
-            parse_expect(c, ',') || parse_shapes(c, t) || parse_expect(c, '}'))
+            parse_expect(c, ',') || parse_shapes(c, t, false) ||
+            parse_expect(c, '}'))
             return -1;
     } while (parse_accept(c, ','));
     return parse_expect(c, '}');
 }
 
-/* {{"input", [[0, 2], [0, 4]]}, ...}: read, not kept. */
-static int parse_ranges(struct parse *c)
+/* [[0, 2], [0, 4]] */
+static int parse_bounds(struct parse *c, struct mil_shapes *s, int *rank)
+{
+    if (parse_expect(c, '['))
+        return -1;
+    do {
+        if (*rank == MIL_MAX_RANK)
+            return parse_fail_at(c, c->pos, "a rank above %d", MIL_MAX_RANK);
+        if (parse_expect(c, '[') ||
+            parse_int(c, 0, INT64_MAX, &s->low[*rank]) ||
+            parse_expect(c, ',') ||
+            parse_int(c, INT64_MIN, INT64_MAX, &s->high[*rank]) ||
+            parse_expect(c, ']'))
+            return -1;
+        if (s->high[*rank] < 0)
+            s->high[*rank] = -1;
+        ++*rank;
+    } while (parse_accept(c, ','));
+    return parse_expect(c, ']');
+}
+
+/* {{"input", [[0, 2], [0, 4]]}, ...} */
+static int parse_ranges(struct parse *c, struct shape_table *t)
 {
     if (parse_expect(c, '{'))
         return -1;
     do {
-        const char *input;
-        int64_t v;
+        struct shape_row *row;
+        size_t pos;
+        int rank = 0;
 
-        if (parse_expect(c, '{') || parse_string(c, &input) ||
-            parse_expect(c, ',') || parse_expect(c, '['))
+        if (parse_expect(c, '{'))
             return -1;
-        do {
-            if (parse_expect(c, '[') || parse_int(c, 0, INT64_MAX, &v) ||
-                parse_expect(c, ',') ||
-                parse_int(c, INT64_MIN, INT64_MAX, &v) || parse_expect(c, ']'))
-                return -1;
-        } while (parse_accept(c, ','));
-        if (parse_expect(c, ']') || parse_expect(c, '}'))
+        pos = c->pos;
+        row = parse_input(c, t);
+        if (!row || parse_bounds(c, &row->s, &rank) || parse_expect(c, '}'))
             return -1;
+        if (rank != mil_value(c->f, row->input)->type.rank || row->range)
+            return misfit(c, pos, row);
+        row->range = true;
     } while (parse_accept(c, ','));
     return parse_expect(c, '}');
 }
 
-static int keep_shapes(struct parse *c, const struct shape_table *t)
+static int keep_row(struct parse *c, struct shape_row *row)
 {
-    for (size_t i = 0; i < t->n; i++) {
-        const struct shape_row *row = &t->rows[i];
-        const struct mil_enumerated *old = NULL;
-
-        for (size_t j = 0; j < c->p->n_enumerated; j++) {
-            if (strcmp(c->p->enumerated[j].input, row->input) == 0)
-                old = &c->p->enumerated[j];
-        }
-        if (!old) {
-            if (row->n > INT32_MAX ||
-                mil_program_set_enumerated(c->p, row->input, (int)row->n,
-                                           row->shapes, c->e))
-                return -1;
-            continue;
-        }
-        for (size_t k = 0; k < row->n; k++) {
-            if (row->n != (size_t)old->n_shapes ||
-                !mil_type_equal(&row->shapes[k], &old->shapes[k]))
-                return parse_fail_at(c, c->pos,
-                                     "functions list other shapes for '%.64s'",
-                                     row->input);
-        }
+    if (row->range && row->n)
+        return parse_fail_at(c, c->pos,
+                             "'%.64s' accepts listed shapes and a range",
+                             mil_value(c->f, row->input)->name);
+    if (!row->first)
+        return parse_fail_at(c, c->pos, "'%.64s' has no default shape",
+                             mil_value(c->f, row->input)->name);
+    row->s.list = row->list;
+    row->s.n = (int)row->n;
+    if (!row->range && !(row->n && mil_shapes_take(&row->s, &row->s.first))) {
+        if (add_shape(c, row, &row->s.first))
+            return -1;
+        memmove(row->list + 1, row->list, (row->n - 1) * sizeof *row->list);
+        row->list[0] = row->s.first;
     }
-    return 0;
+    row->s.list = row->list;
+    row->s.n = (int)row->n;
+    return mil_set_shapes(c->f, row->input, &row->s, c->e);
 }
 
 static int flexible_parts(struct parse *c, struct shape_table *t)
 {
-    bool enumerated = false;
-
     do {
         const char *key;
         size_t pos;
@@ -396,22 +430,24 @@ static int flexible_parts(struct parse *c, struct shape_table *t)
         pos = c->pos;
         if (parse_string(c, &key) || parse_expect(c, ','))
             return -1;
-        if (strcmp(key, "DefaultShapes") == 0) {
-            rc = parse_shapes(c, t);
-        } else if (strcmp(key, "EnumeratedShapes") == 0) {
-            enumerated = true;
+        if (strcmp(key, "DefaultShapes") == 0)
+            rc = parse_shapes(c, t, true);
+        else if (strcmp(key, "EnumeratedShapes") == 0)
             rc = parse_configurations(c, t);
-        } else if (strcmp(key, "RangeDims") == 0) {
-            rc = parse_ranges(c);
-        } else {
+        else if (strcmp(key, "RangeDims") == 0)
+            rc = parse_ranges(c, t);
+        else
             return parse_fail_at(c, pos,
                                  "'%.64s' is not known in a " TEXT_FLEXIBLE,
                                  key);
-        }
         if (rc || parse_expect(c, ')'))
             return -1;
     } while (parse_accept(c, ','));
-    return enumerated ? keep_shapes(c, t) : 0;
+    for (size_t i = 0; i < t->n; i++) {
+        if (keep_row(c, &t->rows[i]))
+            return -1;
+    }
+    return 0;
 }
 
 static int function_attributes(struct parse *c)
@@ -427,7 +463,7 @@ static int function_attributes(struct parse *c)
         parse_expect(c, ')') == 0 && parse_expect(c, ')') == 0)
         rc = parse_expect(c, ']');
     for (size_t i = 0; i < t.n; i++)
-        mem_free(t.rows[i].shapes);
+        mem_free(t.rows[i].list);
     mem_free(t.rows);
     return rc;
 }

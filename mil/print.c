@@ -324,27 +324,37 @@ static int put_op(struct print *c, const struct mil_op *op)
 
 /* ---- functions ---- */
 
-static const struct mil_enumerated *enumerated(const struct print *c,
-                                               const struct mil_value *v)
+static const struct mil_shapes *flexible(const struct print *c, mil_ref input)
 {
-    for (size_t i = 0; i < c->p->n_enumerated; i++) {
-        if (v->kind == MIL_V_INPUT && !mil_type_is_static(&v->type) &&
-            strcmp(c->p->enumerated[i].input, v->name) == 0)
-            return &c->p->enumerated[i];
-    }
-    return NULL;
+    const struct mil_value *v = mil_value(c->f, input);
+
+    return mil_type_is_static(&v->type) ? NULL : v->shapes;
 }
 
-static void put_shape(struct print *c, const struct mil_enumerated *row, int k,
-                      const char *sep)
+static void put_shape(struct print *c, const char *input,
+                      const struct mil_type *t, const char *sep)
 {
     buf_printf(c->out, "%s{", sep);
-    put_string(c, row->input);
+    put_string(c, input);
     buf_puts(c->out, ", [");
-    for (int i = 0; i < row->shapes[k].rank; i++)
-        buf_printf(c->out, "%s%lld", i ? ", " : "",
-                   (long long)row->shapes[k].dims[i]);
+    for (int i = 0; i < t->rank; i++)
+        buf_printf(c->out, "%s%lld", i ? ", " : "", (long long)t->dims[i]);
     buf_puts(c->out, "]}");
+}
+
+static void put_defaults(struct print *c, const mil_ref *inputs)
+{
+    const char *sep = "{";
+
+    for (size_t i = 0; i < c->f->n_inputs; i++) {
+        const struct mil_shapes *s = flexible(c, inputs[i]);
+
+        if (!s)
+            continue;
+        put_shape(c, mil_value(c->f, inputs[i])->name, &s->first, sep);
+        sep = ", ";
+    }
+    buf_addc(c->out, '}');
 }
 
 /* Shape k of every enumerated input: one configuration. */
@@ -353,44 +363,85 @@ static void put_configuration(struct print *c, const mil_ref *inputs, int k)
     const char *sep = "{";
 
     for (size_t i = 0; i < c->f->n_inputs; i++) {
-        const struct mil_enumerated *row =
-            enumerated(c, mil_value(c->f, inputs[i]));
+        const struct mil_shapes *s = flexible(c, inputs[i]);
 
-        if (!row || k >= row->n_shapes)
+        if (!s || k >= s->n)
             continue;
-        put_shape(c, row, k, sep);
+        put_shape(c, mil_value(c->f, inputs[i])->name, &s->list[k], sep);
         sep = ", ";
     }
     buf_addc(c->out, '}');
 }
 
-static void put_flexible(struct print *c, const mil_ref *inputs)
+static void put_enumerated(struct print *c, const mil_ref *inputs, int n)
 {
-    const char *s = c->bare ? "string" : "tensor<string, []>";
-    int n = 0;
-
-    for (size_t i = 0; i < c->f->n_inputs; i++) {
-        const struct mil_enumerated *row =
-            enumerated(c, mil_value(c->f, inputs[i]));
-
-        if (row && row->n_shapes > n)
-            n = row->n_shapes;
-    }
-    if (n == 0)
-        return;
-    buf_printf(c->out,
-               " [" TEXT_FLEXIBLE " = tuple<tuple<%s, dict<%s, tensor<int32, "
-               "[?]>>>, tuple<%s, dict<%s, dict<%s, tensor<int32, [?]>>>>>"
-               "(((\"DefaultShapes\", ",
-               s, s, s, s, s);
-    put_configuration(c, inputs, 0);
-    buf_puts(c->out, "), (\"EnumeratedShapes\", {");
+    buf_puts(c->out, ", (\"EnumeratedShapes\", {");
     for (int k = 0; k < n; k++) {
         buf_printf(c->out, "%s{\"%08x\", ", k ? ", " : "", (unsigned)k + 1);
         put_configuration(c, inputs, k);
         buf_addc(c->out, '}');
     }
-    buf_puts(c->out, "})))]");
+    buf_puts(c->out, "})");
+}
+
+static void put_ranges(struct print *c, const mil_ref *inputs)
+{
+    const char *sep = "";
+
+    buf_puts(c->out, ", (\"RangeDims\", {");
+    for (size_t i = 0; i < c->f->n_inputs; i++) {
+        const struct mil_shapes *s = flexible(c, inputs[i]);
+
+        if (!s || s->n)
+            continue;
+        buf_printf(c->out, "%s{", sep);
+        put_string(c, mil_value(c->f, inputs[i])->name);
+        buf_puts(c->out, ", [");
+        for (int d = 0; d < s->first.rank; d++)
+            buf_printf(c->out, "%s[%lld, %lld]", d ? ", " : "",
+                       (long long)s->low[d], (long long)s->high[d]);
+        buf_puts(c->out, "]}");
+        sep = ", ";
+    }
+    buf_puts(c->out, "})");
+}
+
+/* Lists or ranges: no reader takes both in one function, and the form of the
+ * attribute's type that is known holds one of them. */
+static int put_flexible(struct print *c, const mil_ref *inputs)
+{
+    const char *s = c->bare ? "string" : "tensor<string, []>";
+    int n = 0, ranges = 0;
+
+    for (size_t i = 0; i < c->f->n_inputs; i++) {
+        const struct mil_shapes *f = flexible(c, inputs[i]);
+
+        if (f && f->n > n)
+            n = f->n;
+        ranges += f && f->n == 0;
+    }
+    if (n && ranges)
+        return err_set(c->e, ERR_UNSUPPORTED,
+                       "some inputs accept listed shapes, others ranges");
+    if (n == 0 && ranges == 0)
+        return 0;
+    buf_printf(c->out,
+               " [" TEXT_FLEXIBLE " = tuple<tuple<%s, dict<%s, tensor<int32, "
+               "[?]>>>, tuple<%s, dict<%s, ",
+               s, s, s, s);
+    if (n)
+        buf_printf(c->out, "dict<%s, tensor<int32, [?]>>", s);
+    else
+        buf_puts(c->out, "list<tensor<int32, [2]>, ?>");
+    buf_puts(c->out, ">>>(((\"DefaultShapes\", ");
+    put_defaults(c, inputs);
+    buf_addc(c->out, ')');
+    if (n)
+        put_enumerated(c, inputs, n);
+    else
+        put_ranges(c, inputs);
+    buf_puts(c->out, "))]");
+    return 0;
 }
 
 /* Sorting by name without a global: the pairs carry their key. */
@@ -461,7 +512,8 @@ static int put_header(struct print *c)
     if (sorted_inputs(c, inputs) || put_inputs(c, inputs))
         goto out;
     buf_addc(c->out, ')');
-    put_flexible(c, inputs);
+    if (put_flexible(c, inputs))
+        goto out;
     buf_puts(c->out, " {\n");
     rc = 0;
 out:

@@ -132,32 +132,59 @@ const char *mil_program_metadata(const struct mil_program *p, const char *key)
     return NULL;
 }
 
+int mil_set_shapes(struct mil_function *f, mil_ref input,
+                   const struct mil_shapes *s, struct err *e)
+{
+    struct arena *a = &f->program->arena;
+    struct mil_shapes *copy = arena_memdup(a, s, sizeof *s, e);
+
+    if (!copy)
+        return -1;
+    if (s->n) {
+        copy->list =
+            arena_memdup(a, s->list, (size_t)s->n * sizeof *s->list, e);
+        if (!copy->list)
+            return -1;
+    }
+    mil_value(f, input)->shapes = copy;
+    return 0;
+}
+
+bool mil_shapes_take(const struct mil_shapes *s, const struct mil_type *t)
+{
+    for (int i = 0; i < s->n; i++) {
+        if (mil_type_equal(&s->list[i], t))
+            return true;
+    }
+    if (s->n)
+        return false;
+    for (int i = 0; i < t->rank; i++) {
+        if (t->dims[i] < s->low[i] ||
+            (s->high[i] >= 0 && t->dims[i] > s->high[i]))
+            return false;
+    }
+    return true;
+}
+
 int mil_program_set_enumerated(struct mil_program *p, const char *input,
                                int n_shapes, const struct mil_type *shapes,
                                struct err *e)
 {
-    struct mil_enumerated row = { .n_shapes = n_shapes };
-    void *items = p->enumerated;
+    struct mil_shapes s = { .n = n_shapes, .list = shapes };
 
     if (n_shapes < 1)
         return err_set(e, ERR_INPUT, "input '%s' enumerates %d shapes", input,
                        n_shapes);
-    row.input = arena_strdup(&p->arena, input, e);
-    row.shapes =
-        arena_memdup(&p->arena, shapes, (size_t)n_shapes * sizeof *shapes, e);
-    if (!row.input || !row.shapes)
-        return -1;
-    for (size_t i = 0; i < p->n_enumerated; i++) {
-        if (strcmp(p->enumerated[i].input, input) == 0) {
-            p->enumerated[i] = row;
-            return 0;
+    s.first = shapes[0];
+    for (size_t i = 0; i < p->n_functions; i++) {
+        struct mil_function *f = p->functions[i];
+
+        for (size_t k = 0; k < f->n_inputs; k++) {
+            if (strcmp(mil_value(f, f->inputs[k])->name, input) == 0 &&
+                mil_set_shapes(f, f->inputs[k], &s, e))
+                return -1;
         }
     }
-    if (grow(&p->arena, &items, &p->cap_enumerated, p->n_enumerated, sizeof row,
-             e))
-        return -1;
-    p->enumerated = items;
-    p->enumerated[p->n_enumerated++] = row;
     return 0;
 }
 

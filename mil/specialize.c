@@ -39,6 +39,7 @@ static int set_input(struct mil_function *f, const char *name,
                            have, want);
         }
         v->type = *t;
+        v->shapes = NULL;
         return 0;
     }
     return err_set(e, ERR_INPUT, "function '%s' has no input '%s'", f->name,

@@ -4,6 +4,7 @@
  */
 #include "mil/mil.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "mil/name_map_priv.h"
@@ -443,12 +444,69 @@ static int check_states_read(const struct check *c)
     return 0;
 }
 
+/* A shape that an input says it accepts. */
+static int check_accepted(const struct mil_value *v, const struct mil_type *t,
+                          const char *what, struct err *e)
+{
+    char text[MIL_TYPE_TEXT_MAX], declared[MIL_TYPE_TEXT_MAX];
+
+    if (mil_type_is_static(t) && compatible(&v->type, t) &&
+        mil_shapes_take(v->shapes, t))
+        return 0;
+    mil_type_text(t, text);
+    mil_type_text(&v->type, declared);
+    return err_set(e, ERR_INPUT, "input '%s' is %s: %s, %s, does not fit it",
+                   v->name, declared, what, text);
+}
+
+static int check_range(const struct mil_value *v, struct err *e)
+{
+    const struct mil_shapes *s = v->shapes;
+
+    for (int i = 0; i < v->type.rank; i++) {
+        int64_t dim = v->type.dims[i];
+
+        if (s->low[i] >= 0 && (s->high[i] < 0 || s->low[i] <= s->high[i]) &&
+            (dim < 0 || (s->low[i] == dim && s->high[i] == dim)))
+            continue;
+        return err_set(e, ERR_INPUT,
+                       "input '%s' accepts %lld to %lld in dimension %d, "
+                       "which does not fit it",
+                       v->name, (long long)s->low[i], (long long)s->high[i], i);
+    }
+    return 0;
+}
+
+static int check_shapes(const struct mil_function *f, struct err *e)
+{
+    for (size_t i = 0; i < f->n_inputs; i++) {
+        const struct mil_value *v = mil_value(f, f->inputs[i]);
+        const struct mil_shapes *s = v->shapes;
+        char what[32];
+
+        if (!s)
+            continue;
+        if (s->n == 0 && check_range(v, e))
+            return -1;
+        for (int k = 0; k < s->n; k++) {
+            snprintf(what, sizeof what, "shape %d", k);
+            if (check_accepted(v, &s->list[k], what, e))
+                return -1;
+        }
+        if (check_accepted(v, &s->first, "the default", e))
+            return -1;
+    }
+    return 0;
+}
+
 static int check_body(struct check *c)
 {
     for (size_t i = 0; i < c->f->n_inputs; i++) {
         if (check_input(c, c->f->inputs[i]))
             return -1;
     }
+    if (check_shapes(c->f, c->e))
+        return -1;
     for (size_t i = 0; i < c->f->n_ops; i++) {
         if (check_op(c, i))
             return -1;
@@ -482,42 +540,6 @@ static int check_function(const struct mil_function *f, struct seen *seen,
 
 /* ---- the program ---- */
 
-static int check_shape_list(const struct mil_program *p,
-                            const struct mil_enumerated *row, struct err *e)
-{
-    char text[MIL_TYPE_TEXT_MAX], declared[MIL_TYPE_TEXT_MAX];
-    bool found = false;
-
-    for (size_t i = 0; i < p->n_functions; i++) {
-        const struct mil_function *f = p->functions[i];
-
-        for (size_t j = 0; j < f->n_inputs; j++) {
-            const struct mil_value *v = mil_value(f, f->inputs[j]);
-
-            if (strcmp(v->name, row->input) != 0)
-                continue;
-            found = true;
-            for (int k = 0; k < row->n_shapes; k++) {
-                if (mil_type_is_static(&row->shapes[k]) &&
-                    compatible(&v->type, &row->shapes[k]))
-                    continue;
-                mil_type_text(&row->shapes[k], text);
-                mil_type_text(&v->type, declared);
-                return err_set(e, ERR_INPUT,
-                               "input '%s' of function '%s' is %s: shape %d, "
-                               "%s, does not fit it",
-                               row->input, f->name, declared, k, text);
-            }
-        }
-    }
-    if (!found)
-        return err_set(e, ERR_INPUT,
-                       "shapes are listed for '%s', no function has such an "
-                       "input",
-                       row->input);
-    return 0;
-}
-
 static int check_functions(const struct mil_program *p, struct err *e)
 {
     struct seen seen = { .names = NAME_MAP_INIT };
@@ -549,11 +571,5 @@ int mil_validate(const struct mil_program *p, struct err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "specification version %d, " OPSET " needs %d",
                        p->spec_version, OPSET_VERSION);
-    if (check_functions(p, e))
-        return -1;
-    for (size_t i = 0; i < p->n_enumerated; i++) {
-        if (check_shape_list(p, &p->enumerated[i], e))
-            return -1;
-    }
-    return 0;
+    return check_functions(p, e);
 }

@@ -53,17 +53,6 @@ static enum mil_dtype array_to_dtype(Pb__ArrayDataType t)
     return MIL_INVALID;
 }
 
-static const struct mil_enumerated *enumerated(const struct mil_program *p,
-                                               const char *input)
-{
-    size_t i;
-
-    for (i = 0; i < p->n_enumerated; i++)
-        if (strcmp(p->enumerated[i].input, input) == 0)
-            return &p->enumerated[i];
-    return NULL;
-}
-
 /* ---- making ---- */
 
 struct maker {
@@ -86,43 +75,81 @@ static int64_t *shape_of(struct maker *m, const struct mil_type *t)
 static int add_enumerated(struct maker *m, Pb__ArrayFeatureType *a,
                           const struct mil_value *v)
 {
-    const struct mil_enumerated *en = enumerated(m->p, v->name);
-    Pb__ArrayFeatureType__EnumeratedShapes *list;
+    const struct mil_shapes *known = v->shapes;
+    Pb__ArrayFeatureType__EnumeratedShapes *list =
+        NEW(m, array_feature_type__enumerated_shapes);
     int i;
 
-    if (!en || en->n_shapes < 1)
-        return err_set(m->e, ERR_UNSUPPORTED,
-                       "its shape is open and no accepted shapes are listed");
-    list = NEW(m, array_feature_type__enumerated_shapes);
     if (!list)
         return -1;
     list->shapes =
-        arena_alloc(m->a, (size_t)en->n_shapes, sizeof(*list->shapes), m->e);
+        arena_alloc(m->a, (size_t)known->n, sizeof(*list->shapes), m->e);
     if (!list->shapes)
         return -1;
-    for (i = 0; i < en->n_shapes; i++) {
+    for (i = 0; i < known->n; i++) {
         Pb__ArrayFeatureType__Shape *s = NEW(m, array_feature_type__shape);
 
         if (!s)
             return -1;
-        if (!mil_type_is_static(&en->shapes[i]) ||
-            en->shapes[i].rank != v->type.rank)
+        if (!mil_type_is_static(&known->list[i]) ||
+            known->list[i].rank != v->type.rank)
             return err_set(m->e, ERR_INPUT,
                            "accepted shape %d does not fit its rank %d", i + 1,
                            v->type.rank);
-        s->n_shape = (size_t)en->shapes[i].rank;
-        s->shape = shape_of(m, &en->shapes[i]);
+        s->n_shape = (size_t)known->list[i].rank;
+        s->shape = shape_of(m, &known->list[i]);
         if (!s->shape)
             return -1;
         list->shapes[i] = s;
     }
-    list->n_shapes = (size_t)en->n_shapes;
-    a->n_shape = list->shapes[0]->n_shape;
-    a->shape = list->shapes[0]->shape;
+    list->n_shapes = (size_t)known->n;
     a->shape_flexibility_case =
         PB__ARRAY_FEATURE_TYPE__SHAPE_FLEXIBILITY_ENUMERATED_SHAPES;
     a->enumeratedshapes = list;
     return 0;
+}
+
+static int add_range(struct maker *m, Pb__ArrayFeatureType *a,
+                     const struct mil_value *v)
+{
+    const struct mil_shapes *known = v->shapes;
+    Pb__ArrayFeatureType__ShapeRange *range =
+        NEW(m, array_feature_type__shape_range);
+    int i;
+
+    if (!range)
+        return -1;
+    range->sizeranges = arena_alloc(m->a, (size_t)v->type.rank,
+                                    sizeof(*range->sizeranges), m->e);
+    if (!range->sizeranges)
+        return -1;
+    for (i = 0; i < v->type.rank; i++) {
+        Pb__SizeRange *r = NEW(m, size_range);
+
+        if (!r)
+            return -1;
+        r->lowerbound = (uint64_t)known->low[i];
+        r->upperbound = known->high[i];
+        range->sizeranges[i] = r;
+    }
+    range->n_sizeranges = (size_t)v->type.rank;
+    a->shape_flexibility_case =
+        PB__ARRAY_FEATURE_TYPE__SHAPE_FLEXIBILITY_SHAPE_RANGE;
+    a->shaperange = range;
+    return 0;
+}
+
+static int add_flexible(struct maker *m, Pb__ArrayFeatureType *a,
+                        const struct mil_value *v)
+{
+    if (!v->shapes)
+        return err_set(m->e, ERR_UNSUPPORTED,
+                       "its shape is open and no accepted shapes are listed");
+    a->n_shape = (size_t)v->shapes->first.rank;
+    a->shape = shape_of(m, &v->shapes->first);
+    if (!a->shape)
+        return -1;
+    return v->shapes->n ? add_enumerated(m, a, v) : add_range(m, a, v);
 }
 
 static Pb__ArrayFeatureType *array_type(struct maker *m,
@@ -146,7 +173,7 @@ static Pb__ArrayFeatureType *array_type(struct maker *m,
         return a->shape ? a : NULL;
     }
     /* An output's open shape is left out altogether. */
-    if (v->kind == MIL_V_INPUT && add_enumerated(m, a, v))
+    if (v->kind == MIL_V_INPUT && add_flexible(m, a, v))
         return NULL;
     return a;
 }
@@ -354,55 +381,91 @@ static bool fits(const struct mil_type *open, const int64_t *shape, size_t n,
     return mil_type_elems(out) >= 0;
 }
 
+/* The accepted shapes of one open input on their way into the program. */
 struct shapes {
-    int n;
-    struct mil_type list[MAX_SHAPES];
+    struct mil_shapes s;
+    struct mil_type list[MAX_SHAPES + 1];
 };
 
-static int note_shape(struct shapes *s, const struct mil_type *t, struct err *e)
+static void note_shape(struct shapes *k, const struct mil_type *t)
 {
-    int i;
+    if (k->s.n && mil_shapes_take(&k->s, t))
+        return;
+    k->list[k->s.n++] = *t;
+}
 
-    for (i = 0; i < s->n; i++)
-        if (mil_type_equal(&s->list[i], t))
-            return 0;
-    if (s->n >= MAX_SHAPES)
+static int read_enumerated(struct shapes *k, const struct mil_type *open,
+                           const Pb__ArrayFeatureType__EnumeratedShapes *list,
+                           struct err *e)
+{
+    struct mil_type t;
+    size_t i;
+
+    if (list->n_shapes > MAX_SHAPES)
         return err_set(e, ERR_UNSUPPORTED,
                        "more than %d accepted shapes are described",
                        MAX_SHAPES);
-    s->list[s->n++] = *t;
+    for (i = 0; i < list->n_shapes; i++)
+        if (fits(open, list->shapes[i]->shape, list->shapes[i]->n_shape, &t))
+            note_shape(k, &t);
     return 0;
 }
 
-/* The described shapes of one open input: the default first, those of an
- * earlier function's input of that name before all. */
-static int read_shapes(struct mil_program *p, const struct mil_value *v,
+/* False if the described range is none of the input's rank. */
+static bool read_range(struct shapes *k, const struct mil_type *open,
+                       const Pb__ArrayFeatureType__ShapeRange *range)
+{
+    int64_t lowest[MIL_MAX_RANK];
+    int i;
+
+    if (range->n_sizeranges != (size_t)open->rank)
+        return false;
+    for (i = 0; i < open->rank; i++) {
+        const Pb__SizeRange *r = range->sizeranges[i];
+
+        if (r->lowerbound > INT64_MAX)
+            return false;
+        k->s.low[i] = lowest[i] = (int64_t)r->lowerbound;
+        k->s.high[i] = r->upperbound < 0 ? -1 : r->upperbound;
+    }
+    return fits(open, lowest, (size_t)open->rank, &k->s.first);
+}
+
+/* The described shapes of one open input. Without a default the first listed
+ * shape is it, or the lower bounds. */
+static int read_shapes(struct mil_function *f, mil_ref input,
                        const Pb__ArrayFeatureType *a, struct err *e)
 {
-    const struct mil_enumerated *en = enumerated(p, v->name);
-    struct shapes s;
-    struct mil_type t;
-    size_t i;
-    int k;
+    const struct mil_type *open = &mil_value(f, input)->type;
+    struct mil_type given;
+    bool first = fits(open, a->shape, a->n_shape, &given);
+    struct shapes k;
 
-    s.n = 0;
-    for (k = 0; en && k < en->n_shapes; k++)
-        if (note_shape(&s, &en->shapes[k], e))
+    memset(&k, 0, sizeof(k));
+    k.s.list = k.list;
+    switch (a->shape_flexibility_case) {
+    case PB__ARRAY_FEATURE_TYPE__SHAPE_FLEXIBILITY_SHAPE_RANGE:
+        if (!read_range(&k, open, a->shaperange))
+            return 0; /* left to the comparison */
+        if (first)
+            k.s.first = given;
+        return mil_set_shapes(f, input, &k.s, e);
+    case PB__ARRAY_FEATURE_TYPE__SHAPE_FLEXIBILITY_ENUMERATED_SHAPES:
+        if (read_enumerated(&k, open, a->enumeratedshapes, e))
             return -1;
-    if (fits(&v->type, a->shape, a->n_shape, &t) && note_shape(&s, &t, e))
-        return -1;
-    if (a->shape_flexibility_case ==
-        PB__ARRAY_FEATURE_TYPE__SHAPE_FLEXIBILITY_ENUMERATED_SHAPES) {
-        const Pb__ArrayFeatureType__EnumeratedShapes *list =
-            a->enumeratedshapes;
-
-        for (i = 0; i < list->n_shapes; i++)
-            if (fits(&v->type, list->shapes[i]->shape, list->shapes[i]->n_shape,
-                     &t) &&
-                note_shape(&s, &t, e))
-                return -1;
+        break;
+    case PB__ARRAY_FEATURE_TYPE__SHAPE_FLEXIBILITY__NOT_SET:
+    default: break;
     }
-    return s.n ? mil_program_set_enumerated(p, v->name, s.n, s.list, e) : 0;
+    if (first && !(k.s.n && mil_shapes_take(&k.s, &given))) {
+        memmove(k.list + 1, k.list, (size_t)k.s.n * sizeof(k.list[0]));
+        k.list[0] = given;
+        k.s.n++;
+    }
+    if (!k.s.n)
+        return 0;
+    k.s.first = first ? given : k.list[0];
+    return mil_set_shapes(f, input, &k.s, e);
 }
 
 static bool is_multi(const Pb__ModelDescription *d)
@@ -447,8 +510,8 @@ find_feature(Pb__FeatureDescription *const *list, size_t n, const char *name)
     return NULL;
 }
 
-static int read_function(struct mil_program *p, const struct mil_function *f,
-                         const Pb__ModelDescription *d, struct err *e)
+static int read_function(struct mil_function *f, const Pb__ModelDescription *d,
+                         struct err *e)
 {
     struct lists l;
     size_t i;
@@ -464,7 +527,7 @@ static int read_function(struct mil_program *p, const struct mil_function *f,
             continue;
         fd = find_feature(l.in, l.n_in, v->name);
         a = fd ? array_of(fd) : NULL;
-        if (a && read_shapes(p, v, a, e))
+        if (a && read_shapes(f, f->inputs[i], a, e))
             return err_in(e, "input '%s'", v->name);
     }
     return 0;
@@ -508,7 +571,7 @@ int describe_read(struct mil_program *p, const Pb__ModelDescription *d,
     if (d->metadata && read_metadata(p, d->metadata, e))
         return -1;
     for (i = 0; i < p->n_functions; i++)
-        if (read_function(p, p->functions[i], d, e))
+        if (read_function(p->functions[i], d, e))
             return err_in(e, "function '%s'", p->functions[i]->name);
     return 0;
 }

@@ -3,7 +3,9 @@
  */
 #include "mil/run/run_priv.h"
 
-#include <stdio.h>
+#include <inttypes.h>
+
+#include "converter/base/buf.h"
 
 static const char *const profiles[] = {
     [RUN_F32] = "f32", [RUN_FP16] = "fp16"
@@ -44,15 +46,6 @@ static int check_ops(const struct mil_function *f, struct err *e)
     return 0;
 }
 
-static const struct mil_enumerated *enumerated(const struct run_model *m,
-                                               const char *input)
-{
-    for (size_t i = 0; i < m->program->n_enumerated; i++)
-        if (strcmp(m->program->enumerated[i].input, input) == 0)
-            return &m->program->enumerated[i];
-    return NULL;
-}
-
 /* Inputs without a fixed shape, with the types that they get. */
 struct shapes {
     const char **names;
@@ -89,16 +82,15 @@ static int open_function(struct run_model *m, const struct mil_function *f,
         goto out;
     for (size_t i = 0; i < f->n_inputs; i++) {
         const struct mil_value *v = mil_value(f, f->inputs[i]);
-        const struct mil_enumerated *en = enumerated(m, v->name);
 
         if (mil_type_is_static(&v->type))
             continue;
-        if (!en || en->n_shapes < 1) {
+        if (!v->shapes) {
             ready = false;
             continue;
         }
         s.names[s.n] = v->name;
-        s.types[s.n++] = en->shapes[0];
+        s.types[s.n++] = v->shapes->first;
     }
     if (!ready || run_plan_new(m, f, s.names, s.types, s.n, e))
         rc = 0;
@@ -174,61 +166,63 @@ static bool fits(const struct mil_type *declared, const struct mil_type *given)
     return true;
 }
 
-static int input_misfit(const struct mil_value *v, const struct run_tensor *t,
-                        const struct mil_enumerated *en, struct err *e)
+static void put_allowed(struct buf *out, const struct mil_shapes *s)
 {
-    char given[MIL_TYPE_TEXT_MAX], text[MIL_TYPE_TEXT_MAX], list[1024];
-    int n, at = 0;
+    char text[MIL_TYPE_TEXT_MAX];
+
+    for (int i = 0; i < s->n; i++) {
+        mil_type_text(&s->list[i], text);
+        buf_printf(out, "%s%s", i ? ", " : "", text);
+    }
+    for (int i = 0; !s->n && i < s->first.rank; i++) {
+        buf_printf(out, "%s%" PRId64, i ? " x " : "", s->low[i]);
+        if (s->high[i] < 0)
+            buf_puts(out, " and more");
+        else if (s->high[i] > s->low[i])
+            buf_printf(out, " to %" PRId64, s->high[i]);
+    }
+}
+
+static int input_misfit(const struct mil_value *v, const struct run_tensor *t,
+                        struct err *e)
+{
+    char given[MIL_TYPE_TEXT_MAX], text[MIL_TYPE_TEXT_MAX];
+    struct buf allowed = { .limit = 1024 };
 
     mil_type_text(&t->type, given);
     mil_type_text(&v->type, text);
-    if (!en)
-        return err_set(e, ERR_INPUT, "input '%s' is %s, declared: %s", v->name,
-                       given, text);
-    list[0] = '\0';
-    for (int i = 0; i < en->n_shapes; i++) {
-        mil_type_text(&en->shapes[i], text);
-        n = snprintf(list + at, sizeof(list) - (size_t)at, "%s%s",
-                     i ? ", " : "", text);
-        if (n < 0 || (size_t)(at + n) >= sizeof(list))
-            break;
-        at += n;
-    }
-    return err_set(e, ERR_INPUT, "input '%s' is %s, allowed: %s", v->name,
-                   given, list);
+    if (v->shapes)
+        put_allowed(&allowed, v->shapes);
+    err_set(e, ERR_INPUT, "input '%s' is %s, %s: %s", v->name, given,
+            v->shapes ? "allowed" : "declared",
+            v->shapes ? buf_text(&allowed) : text);
+    buf_release(&allowed);
+    return -1;
 }
 
 /* Checks one input; notes its type if the declaration leaves it open. */
-static int check_input(const struct run_model *m, const struct mil_value *v,
-                       const struct run_tensor *in, size_t n, struct shapes *s,
-                       struct err *e)
+static int check_input(const struct mil_value *v, const struct run_tensor *in,
+                       size_t n, struct shapes *s, struct err *e)
 {
     const struct run_tensor *t = find_input(in, n, v->name);
-    const struct mil_enumerated *en = NULL;
     bool ok;
 
     if (!t)
         return err_set(e, ERR_INPUT, "input '%s' is missing", v->name);
     ok = fits(&v->type, &t->type);
     if (!mil_type_is_static(&v->type)) {
-        en = enumerated(m, v->name);
-        for (int i = 0; ok && en; i++) {
-            if (i == en->n_shapes)
-                ok = false;
-            else if (fits(&en->shapes[i], &t->type))
-                break;
-        }
+        ok = ok && (!v->shapes || mil_shapes_take(v->shapes, &t->type));
         s->names[s->n] = v->name;
         s->types[s->n++] = t->type;
     }
     if (!ok)
-        return input_misfit(v, t, en, e);
+        return input_misfit(v, t, e);
     if (!t->data && mil_type_elems(&t->type) > 0)
         return err_set(e, ERR_INPUT, "input '%s' has no data", v->name);
     return 0;
 }
 
-static int check_inputs(const struct run_model *m, const struct mil_function *f,
+static int check_inputs(const struct mil_function *f,
                         const struct run_tensor *in, size_t n, struct shapes *s,
                         struct err *e)
 {
@@ -240,7 +234,7 @@ static int check_inputs(const struct run_model *m, const struct mil_function *f,
         if (v->kind != MIL_V_INPUT)
             continue;
         declared++;
-        if (check_input(m, v, in, n, s, e))
+        if (check_input(v, in, n, s, e))
             return -1;
     }
     for (size_t i = 0; i < n; i++) {
@@ -284,7 +278,7 @@ static struct run_plan *get_plan(struct run_model *m,
     struct run_plan *p = NULL;
     struct shapes s = { 0 };
 
-    if (shapes_alloc(&s, f, e) || check_inputs(m, f, in, n, &s, e))
+    if (shapes_alloc(&s, f, e) || check_inputs(f, in, n, &s, e))
         goto out;
     for (p = m->plans; p && !plan_matches(p, f, &s); p = p->next)
         ;

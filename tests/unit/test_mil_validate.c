@@ -271,8 +271,35 @@ Test(mil_validate, listed_shapes)
 {
     valid(ids("[1, 1]", "[1, 4]"));
     invalid(ids("[1, 1]", "[2, 4]"),
-            "input 'ids' of function 'main' is tensor<int32, [1, ?]>: shape 1, "
+            "function 'main': input 'ids' is tensor<int32, [1, ?]>: shape 1, "
             "tensor<int32, [2, 4]>, does not fit it");
+}
+
+/* The same ids within a range. */
+static const char *within(const char *first, const char *range)
+{
+    static char text[1000];
+
+    snprintf(text, sizeof text,
+             "program(1.3) { func main<ios18>(tensor<int32, [1, ?]> ids) "
+             "[FlexibleShapeInformation = t(((\"DefaultShapes\", {{\"ids\", "
+             "%s}}), (\"RangeDims\", {{\"ids\", %s}})))] "
+             "{ tensor<fp16, [1, ?, 2]> y = gather(x = tensor<fp16, [3, "
+             "2]>([[1, 2], [3, 4], [5, 6]]), indices = ids); } -> (y); }",
+             first, range);
+    return text;
+}
+
+Test(mil_validate, ranges)
+{
+    valid(within("[1, 1]", "[[1, 1], [1, 4]]"));
+    valid(within("[1, 7]", "[[1, 1], [0, -1]]"));
+    invalid(within("[1, 5]", "[[1, 1], [1, 4]]"),
+            "the default, tensor<int32, [1, 5]>, does not fit it");
+    invalid(within("[1, 1]", "[[1, 2], [1, 4]]"),
+            "input 'ids' accepts 1 to 2 in dimension 0, which does not fit it");
+    invalid(within("[1, 4]", "[[1, 1], [4, 3]]"),
+            "input 'ids' accepts 4 to 3 in dimension 1");
 }
 
 Test(mil_specialize, types_are_inferred_anew)

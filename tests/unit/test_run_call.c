@@ -226,6 +226,31 @@ Test(run_call, enumerated_shapes)
     mil_program_free(p);
 }
 
+Test(run_call, a_range_of_shapes)
+{
+    struct mil_program *p = flexible(0);
+    struct mil_function *f = p->functions[0];
+    const struct mil_shapes s = {
+        .first = mil_type_make(MIL_I32, 2, (int64_t[]){ 1, 2 }),
+        .low = { 1, 2 },
+        .high = { 1, 5 },
+    };
+    int32_t ids[8] = { 0 };
+    struct run_tensor in;
+    struct run_model *m;
+
+    cr_assert_eq(mil_set_shapes(f, f->inputs[0], &s, &e), 0);
+    m = open_as(p, RUN_F32);
+    flexible_call(m, 5);
+    flexible_call(m, 2);
+    in = tensor("ids", MIL_I32, 2, (int64_t[]){ 1, 6 }, ids);
+    refused(m, NULL, &in, 1,
+            "function 'main': input 'ids' is tensor<int32, [1, 6]>, allowed: "
+            "1 x 2 to 5");
+    run_close(m);
+    mil_program_free(p);
+}
+
 Test(run_call, any_shape_where_none_is_listed)
 {
     struct mil_program *p = flexible(0);

@@ -1070,8 +1070,17 @@ static void range(struct made *mk, Pb__ArrayFeatureType *a, uint64_t low,
     r->upperbound = high;
 }
 
+static const struct mil_shapes *accepted(const struct mil_program *p)
+{
+    const struct mil_function *f = p->functions[0];
+
+    cr_assert_not_null(mil_value(f, f->inputs[0])->shapes);
+    return mil_value(f, f->inputs[0])->shapes;
+}
+
 Test(codec, flexible_descriptions)
 {
+    const struct mil_shapes *s;
     struct made mk;
     Pb__ModelDescription *d;
     struct err e = ERR_INIT;
@@ -1106,15 +1115,26 @@ Test(codec, flexible_descriptions)
     d->input[0]->type->type_case = PB__FEATURE_TYPE__TYPE_IMAGE_TYPE;
     d->input[0]->type->imagetype = MAKE(&mk, image_feature_type);
     differs(&mk, "described as an image, which has rank 4");
-    /* The default first, then the others; more than the limit are refused. */
+    /* As listed; more than the limit are refused. */
     d = described_open(&mk);
     enumerate(&mk, array(d), 5, 1);
     p = finish_raw(&mk, false, &e);
     cr_assert_not_null(p, "%s", e.text);
-    cr_assert_eq(p->n_enumerated, 1);
-    cr_assert_eq(p->enumerated[0].n_shapes, 5);
-    cr_assert_eq(p->enumerated[0].shapes[0].dims[0], 4);
-    cr_assert_eq(p->enumerated[0].shapes[1].dims[0], 1);
+    s = accepted(p);
+    cr_assert_eq(s->n, 5);
+    cr_assert_eq(s->first.dims[0], 4);
+    cr_assert_eq(s->list[0].dims[0], 1);
+    cr_assert_eq(s->list[3].dims[0], 4);
+    mil_program_free(p);
+    d = described_open(&mk);
+    range(&mk, array(d), 2, -1);
+    p = finish_raw(&mk, false, &e);
+    cr_assert_not_null(p, "%s", e.text);
+    s = accepted(p);
+    cr_assert_eq(s->n, 0);
+    cr_assert_eq(s->first.dims[0], 4);
+    cr_assert_eq(s->low[0], 2);
+    cr_assert_eq(s->high[0], -1);
     mil_program_free(p);
     d = described_open(&mk);
     enumerate(&mk, array(d), 129, 1);

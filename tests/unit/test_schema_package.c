@@ -197,6 +197,7 @@ Test(package, open_shapes)
         mil_type_make(MIL_F16, 2, (const int64_t[]){ 1, 1 })
     };
     struct mil_program *p = relu("main", "ids", &t);
+    const struct mil_function *f;
     struct err e = ERR_INIT;
     struct pkg_written w;
     struct pkg *k;
@@ -210,9 +211,10 @@ Test(package, open_shapes)
     cr_assert_eq(mil_program_set_enumerated(p, "ids", 2, s, &e), 0);
     write_to(a, p);
     k = open_ok(a);
-    cr_assert_eq(pkg_program(k)->n_enumerated, 1);
-    cr_assert_eq(pkg_program(k)->enumerated[0].n_shapes, 2);
-    cr_assert_eq(pkg_program(k)->enumerated[0].shapes[0].dims[1], 64,
+    f = pkg_program(k)->functions[0];
+    cr_assert_not_null(mil_value(f, f->inputs[0])->shapes);
+    cr_assert_eq(mil_value(f, f->inputs[0])->shapes->n, 2);
+    cr_assert_eq(mil_value(f, f->inputs[0])->shapes->first.dims[1], 64,
                  "the default is the first");
     write_to(b, pkg_program(k));
     same_package(a, b, false);
