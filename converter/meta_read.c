@@ -5,45 +5,19 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <yaml.h>
 
 #include "converter/base/io.h"
 #include "converter/base/num.h"
 #include "converter/meta.h"
 #include "converter/meta_priv.h"
+#include "converter/yaml_doc_priv.h"
 
 #define META_MAX_BYTES 1000000
-#define META_MAX_DEPTH 64
-
-/* Value of a key in a mapping; NULL if absent. A key twice is an error. */
-static yaml_node_t *get(yaml_document_t *d, yaml_node_t *map, const char *key,
-                        struct err *e)
-{
-    yaml_node_t *found = NULL;
-    size_t len = strlen(key);
-
-    if (!map || map->type != YAML_MAPPING_NODE)
-        return NULL;
-    for (yaml_node_pair_t *p = map->data.mapping.pairs.start;
-         p < map->data.mapping.pairs.top; p++) {
-        yaml_node_t *k = yaml_document_get_node(d, p->key);
-
-        if (!k || k->type != YAML_SCALAR_NODE || k->data.scalar.length != len ||
-            memcmp(k->data.scalar.value, key, len))
-            continue;
-        if (found) {
-            err_set(e, ERR_INPUT, "key '%s' stands there twice", key);
-            return NULL;
-        }
-        found = yaml_document_get_node(d, p->value);
-    }
-    return found;
-}
 
 static int need_map(yaml_document_t *d, yaml_node_t *map, const char *key,
                     yaml_node_t **out, struct err *e)
 {
-    *out = get(d, map, key, e);
+    *out = yaml_doc_get(d, map, key, e);
     if (!*out || (*out)->type != YAML_MAPPING_NODE)
         return err_set(e, ERR_INPUT, "'%s' is %s", key,
                        *out ? "no mapping" : "missing");
@@ -54,7 +28,7 @@ static int need_map(yaml_document_t *d, yaml_node_t *map, const char *key,
 static int get_text(yaml_document_t *d, yaml_node_t *map, const char *key,
                     char *out, size_t cap, struct err *e)
 {
-    yaml_node_t *n = get(d, map, key, e);
+    yaml_node_t *n = yaml_doc_get(d, map, key, e);
 
     if (!n)
         return e->code ? -1 : 0;
@@ -180,78 +154,15 @@ static int fill(yaml_document_t *d, yaml_node_t *root, struct meta *m,
                : 0;
 }
 
-static int load(yaml_parser_t *parser, yaml_document_t *doc, struct err *e)
-{
-    if (yaml_parser_load(parser, doc))
-        return 0;
-    if (parser->error == YAML_MEMORY_ERROR)
-        return err_set(e, ERR_NOMEM, "no memory for the YAML document");
-    /* Encoding errors have an offset and no mark. */
-    if (parser->error == YAML_READER_ERROR)
-        return err_set(e, ERR_INPUT, "byte %zu: %s", parser->problem_offset,
-                       parser->problem ? parser->problem : "no YAML");
-    return err_set(e, ERR_INPUT, "line %zu, column %zu: %s",
-                   parser->problem_mark.line + 1,
-                   parser->problem_mark.column + 1,
-                   parser->problem ? parser->problem : "no YAML");
-}
-
-static int read_document(yaml_parser_t *parser, struct meta *m, struct err *e)
+static int parse(const struct buf *text, struct meta *m, struct err *e)
 {
     yaml_document_t doc;
-    yaml_node_t *root;
-    bool more;
     int rc;
 
-    if (load(parser, &doc, e))
+    if (yaml_doc_parse(text, &doc, e))
         return -1;
     rc = fill(&doc, yaml_document_get_root_node(&doc), m, e);
     yaml_document_delete(&doc);
-    if (rc || load(parser, &doc, e))
-        return -1;
-    root = yaml_document_get_root_node(&doc);
-    more = root != NULL;
-    yaml_document_delete(&doc);
-    return more ? err_set(e, ERR_INPUT, "it holds more than one YAML document")
-                : 0;
-}
-
-/* libyaml's time grows with the square of the depth of flow collections. The
- * count knows no quotes and no comments: text that opens this many brackets
- * without closing them is no description of a package. */
-static int check_depth(const struct buf *text, struct err *e)
-{
-    int depth = 0;
-
-    for (size_t i = 0; i < text->len; i++) {
-        char c = text->data[i];
-
-        if (c == '[' || c == '{')
-            depth++;
-        else if ((c == ']' || c == '}') && depth)
-            depth--;
-        if (depth > META_MAX_DEPTH)
-            return err_set(e, ERR_INPUT,
-                           "more than %d brackets are open at byte %zu",
-                           META_MAX_DEPTH, i);
-    }
-    return 0;
-}
-
-static int parse(const struct buf *text, struct meta *m, struct err *e)
-{
-    yaml_parser_t parser;
-    int rc;
-
-    if (check_depth(text, e))
-        return -1;
-
-    if (!yaml_parser_initialize(&parser))
-        return err_set(e, ERR_NOMEM, "no memory for the YAML parser");
-    yaml_parser_set_input_string(&parser, (const unsigned char *)buf_text(text),
-                                 text->len);
-    rc = read_document(&parser, m, e);
-    yaml_parser_delete(&parser);
     m->ours = strstr(buf_text(text), "\n" META_SIGNATURE " ") != NULL;
     return rc;
 }
