@@ -22,8 +22,10 @@
 #define POLISH 3
 #define SUM_BITS 52 /* weights times the largest whole number */
 #define MAX_X_BITS 40
-/* Weights counted before 32-bit counters are emptied into wider ones. */
+/* Weights counted before 32-bit counters are emptied into wider ones; with
+ * importances they count for more. */
 #define COUNT_MAX (UINT64_C(1) << 31)
+#define WEIGHTED_MAX (UINT64_C(1) << 21)
 
 bool qz_bits_ok(int bits)
 {
@@ -104,6 +106,7 @@ void qz_scratch_free(struct qz_scratch *s)
     mem_free(s->v);
     mem_free(s->c);
     mem_free(s->nearest);
+    mem_free(s->heavy);
     qz_kmeans_free(s->km);
     mem_free(s);
 }
@@ -368,20 +371,30 @@ int qz_table(struct qz_scratch *s, const struct qz_span *span, enum qz_format f,
     for (i = 0; i < s->m; i++)
         total += s->w[i];
     result->distinct = (uint32_t)s->m;
-    result->sum_sq = energy(s);
-    if (s->m <= (size_t)k)
-        return lossless_table(s, k, table, &result->sse, e);
-    return exact_table(s, span, f, scale_exp, k, total, table, &result->sse, e);
+    result->sum_sq = result->weighted_sq = energy(s);
+    if (s->m <= (size_t)k ? lossless_table(s, k, table, &result->sse, e)
+                          : exact_table(s, span, f, scale_exp, k, total, table,
+                                        &result->sse, e))
+        return -1;
+    result->weighted = result->sse;
+    return 0;
 }
 
 /* Distinct values of a group into the scratch. Returns -1 with *bad. */
-static int count_group(struct qz_scratch *s, const uint16_t *values, size_t n,
-                       enum qz_format f, struct qz_span *span, size_t *bad)
+static int count_group(struct qz_scratch *s, const uint16_t *values,
+                       const float *imp, size_t n, enum qz_format f,
+                       struct qz_span *span, size_t *bad)
 {
     const struct qz_span none = QZ_SPAN_INIT;
 
     *span = none;
-    qz_count(s->counts, span, values, n);
+    if (imp != NULL)
+        qz_count_weighted(s->counts, span, values, imp,
+                          qz_importance_scale(qz_importance_sum(imp, n), n,
+                                              qz_importance_shift(n)),
+                          n);
+    else
+        qz_count(s->counts, span, values, n);
     if (!qz_span_finite(span, f)) {
         memset(s->counts, 0, KEYS * sizeof *s->counts);
         *bad = qz_first_bad(values, n, f);
@@ -391,40 +404,69 @@ static int count_group(struct qz_scratch *s, const uint16_t *values, size_t n,
     return 0;
 }
 
-int qz_group(struct qz_scratch *s, const uint16_t *values, size_t n,
-             enum qz_format f, int scale_exp, int bits, f16_t *table,
+/* The counts told nothing of plain errors, nor of importances as they are. */
+static void weighted_result(struct qz_result *r, const uint16_t *values,
+                            const uint8_t *indices, const f16_t *table,
+                            int bits, const float *imp, size_t n,
+                            enum qz_format f, int scale_exp)
+{
+    struct qz_errors sum = { 0, 0, 0, 0 };
+
+    qz_errors_add(&sum, values, indices, table, bits, imp, n, f, scale_exp);
+    r->sse = sum.sse;
+    r->sum_sq = sum.sum_sq;
+    r->weighted = sum.weighted;
+    r->weighted_sq = sum.weighted_sq;
+}
+
+int qz_group(struct qz_scratch *s, const uint16_t *values, const float *imp,
+             size_t n, enum qz_format f, int scale_exp, int bits, f16_t *table,
              uint8_t *indices, struct qz_result *result, size_t *bad,
              struct err *e)
 {
+    uint64_t max = imp != NULL ? WEIGHTED_MAX : COUNT_MAX;
     struct qz_span span;
 
     *bad = n;
-    if (n == 0 || (uint64_t)n > COUNT_MAX)
+    if (n == 0 || (uint64_t)n > max)
         return err_set(e, ERR_INPUT,
                        "a group of %zu weights cannot be clustered at once "
                        "(1 to %" PRIu64 ")",
-                       n, COUNT_MAX);
-    if (count_group(s, values, n, f, &span, bad) ||
+                       n, max);
+    if (count_group(s, values, imp, n, f, &span, bad) ||
         qz_table(s, &span, f, scale_exp, bits, table, result, e))
         return -1;
     qz_nearest_set(s->nearest, table, bits, f, scale_exp, &span);
     qz_nearest_map(s->nearest, indices, values, n);
+    if (imp != NULL)
+        weighted_result(result, values, indices, table, bits, imp, n, f,
+                        scale_exp);
     return 0;
+}
+
+int qz_cluster_weighted(struct qz_scratch *s, const uint16_t *values,
+                        const float *importance, size_t n,
+                        enum qz_format format, int scale_exp, int bits,
+                        f16_t *table, uint8_t *indices,
+                        struct qz_result *result, struct err *e)
+{
+    size_t bad;
+
+    if (qz_check_options(bits, scale_exp, e))
+        return -1;
+    if (qz_group(s, values, importance, n, format, scale_exp, bits, table,
+                 indices, result, &bad, e) == 0)
+        return 0;
+    if (bad < n)
+        return err_set(e, ERR_INPUT, "weight %zu of %zu is %s", bad, n,
+                       qz_bad_name(values[bad], format));
+    return -1;
 }
 
 int qz_cluster(struct qz_scratch *s, const uint16_t *values, size_t n,
                enum qz_format format, int scale_exp, int bits, f16_t *table,
                uint8_t *indices, struct qz_result *result, struct err *e)
 {
-    size_t bad;
-
-    if (qz_check_options(bits, scale_exp, e))
-        return -1;
-    if (qz_group(s, values, n, format, scale_exp, bits, table, indices, result,
-                 &bad, e) == 0)
-        return 0;
-    if (bad < n)
-        return err_set(e, ERR_INPUT, "weight %zu of %zu is %s", bad, n,
-                       qz_bad_name(values[bad], format));
-    return -1;
+    return qz_cluster_weighted(s, values, NULL, n, format, scale_exp, bits,
+                               table, indices, result, e);
 }

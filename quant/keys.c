@@ -112,26 +112,64 @@ static void keys_avx2(int16_t *keys, struct qz_span *span, const uint16_t *src,
 }
 #endif
 
+static void get_keys(int16_t *keys, struct qz_span *span, const uint16_t *src,
+                     size_t n)
+{
+#if defined(__x86_64__)
+    if ((cpu_features() & CPU_AVX2) != 0) {
+        keys_avx2(keys, span, src, n);
+        return;
+    }
+#endif
+    keys_scalar(keys, span, src, n);
+}
+
 void qz_count(uint32_t *counts, struct qz_span *span, const uint16_t *src,
               size_t n)
 {
     int16_t keys[CHUNK];
     uint32_t *mid = counts + KEYS / 2;
     size_t i, len;
-#if defined(__x86_64__)
-    bool avx2 = (cpu_features() & CPU_AVX2) != 0;
-#endif
 
     for (; n > 0; n -= len, src += len) {
         len = n < CHUNK ? n : CHUNK;
-#if defined(__x86_64__)
-        if (avx2)
-            keys_avx2(keys, span, src, len);
-        else
-#endif
-            keys_scalar(keys, span, src, len);
+        get_keys(keys, span, src, len);
         for (i = 0; i < len; i++)
             mid[keys[i]]++;
+    }
+}
+
+void qz_count_weighted(uint32_t *counts, struct qz_span *span,
+                       const uint16_t *src, const float *imp, float scale,
+                       size_t n)
+{
+    int16_t keys[CHUNK];
+    uint32_t w[CHUNK], *mid = counts + KEYS / 2;
+    size_t i, len;
+
+    for (; n > 0; n -= len, src += len, imp += len) {
+        len = n < CHUNK ? n : CHUNK;
+        get_keys(keys, span, src, len);
+        qz_importance_round(w, imp, scale, len);
+        for (i = 0; i < len; i++)
+            mid[keys[i]] += w[i];
+    }
+}
+
+void qz_count_heavy(uint64_t *counts, struct qz_span *span, const uint16_t *src,
+                    const float *imp, float scale, size_t n)
+{
+    int16_t keys[CHUNK];
+    uint32_t w[CHUNK];
+    uint64_t *mid = counts + KEYS / 2;
+    size_t i, len;
+
+    for (; n > 0; n -= len, src += len, imp += len) {
+        len = n < CHUNK ? n : CHUNK;
+        get_keys(keys, span, src, len);
+        qz_importance_round(w, imp, scale, len);
+        for (i = 0; i < len; i++)
+            mid[keys[i]] += w[i];
     }
 }
 
@@ -218,6 +256,17 @@ size_t qz_compact(uint32_t *counts, const struct qz_span *span, int16_t *keys,
 }
 
 void qz_fold(uint64_t *wide, uint32_t *counts, const struct qz_span *span)
+{
+    int ends[3][2], i, k, n = stretches(span, ends);
+
+    for (i = 0; i < n; i++)
+        for (k = ends[i][0] + KEYS / 2; k <= ends[i][1] + KEYS / 2; k++) {
+            wide[k] += counts[k];
+            counts[k] = 0;
+        }
+}
+
+void qz_fold_heavy(uint64_t *wide, uint64_t *counts, const struct qz_span *span)
 {
     int ends[3][2], i, k, n = stretches(span, ends);
 

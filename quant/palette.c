@@ -53,6 +53,7 @@ struct qz_palette {
     uint64_t first_group; /* of the block in work */
     uint64_t weights;     /* in the block in work */
     uint16_t *values;
+    float *importance; /* of the values; NULL: all alike */
     uint8_t *indices, *packed;
     struct qz_result *results; /* small groups of a block */
 
@@ -61,6 +62,7 @@ struct qz_palette {
     uint64_t *wide;
     struct qz_span *spans;
     uint64_t nearest_group;
+    float scale; /* of its importances */
 };
 
 /* Every finite key, for thresholds of values not known yet. */
@@ -155,6 +157,9 @@ static int get_work(struct qz_palette *p, struct err *e)
     for (i = 0; i < workers; i++)
         if ((p->scratch[i] = qz_scratch_new(e)) == NULL)
             return -1;
+    if (p->src.read_importance != NULL &&
+        (p->importance = mem_alloc(block, sizeof *p->importance, e)) == NULL)
+        return -1;
     if (!p->large) {
         p->results = mem_alloc((size_t)(p->block_rows / p->group),
                                sizeof *p->results, e);
@@ -163,6 +168,10 @@ static int get_work(struct qz_palette *p, struct err *e)
     if ((p->wide = mem_alloc(KEYS, sizeof *p->wide, e)) == NULL ||
         (p->spans = mem_alloc(workers, sizeof *p->spans, e)) == NULL)
         return -1;
+    for (i = 0; i < workers && p->importance != NULL; i++)
+        if ((p->scratch[i]->heavy =
+                 mem_zalloc(KEYS, sizeof *p->scratch[i]->heavy, e)) == NULL)
+            return -1;
     return 0;
 }
 
@@ -175,6 +184,7 @@ static void drop_work(struct qz_palette *p)
     mem_free(p->scratch);
     mem_free(p->failures);
     mem_free(p->values);
+    mem_free(p->importance);
     mem_free(p->indices);
     mem_free(p->packed);
     mem_free(p->results);
@@ -183,6 +193,7 @@ static void drop_work(struct qz_palette *p)
     p->scratch = NULL;
     p->failures = NULL;
     p->values = NULL;
+    p->importance = NULL;
     p->indices = p->packed = NULL;
     p->results = NULL;
     p->wide = NULL;
@@ -257,6 +268,8 @@ static void add_stats(struct qz_palette *p, const struct qz_result *r)
 {
     p->stats.sse += r->sse;
     p->stats.sum_sq += r->sum_sq;
+    p->stats.weighted += r->weighted;
+    p->stats.weighted_sq += r->weighted_sq;
     p->stats.groups++;
     p->stats.weights += p->group_weights;
 }
@@ -298,7 +311,8 @@ static void do_groups(void *arg, uint64_t begin, uint64_t end, int worker)
             qz_nearest_map(s->nearest, p->indices + i * n, v, n);
             continue;
         }
-        if (qz_group(s, v, n, p->src.format, p->src.scale_exp, p->bits, table,
+        if (qz_group(s, v, p->importance ? p->importance + i * n : NULL, n,
+                     p->src.format, p->src.scale_exp, p->bits, table,
                      p->indices + i * n, &p->results[i], &bad, &err) &&
             g < fail->group) {
             fail->group = g;
@@ -327,6 +341,17 @@ static int first_failure(const struct qz_palette *p, struct err *e)
     return report_group(p, first->group, e);
 }
 
+static int read_block(struct qz_palette *p, uint64_t row, uint64_t rows,
+                      struct err *e)
+{
+    if (p->src.read_rows(p->src.cookie, row, rows, p->values, e))
+        return -1;
+    return p->importance != NULL
+               ? p->src.read_importance(p->src.cookie, row, rows, p->importance,
+                                        e)
+               : 0;
+}
+
 static int small_block(struct qz_palette *p, uint64_t row, uint64_t rows,
                        struct err *e)
 {
@@ -336,7 +361,7 @@ static int small_block(struct qz_palette *p, uint64_t row, uint64_t rows,
     p->first_group = row / p->group;
     for (w = 0; w < p->workers; w++)
         p->failures[w].group = UINT64_MAX;
-    if (p->src.read_rows(p->src.cookie, row, rows, p->values, e))
+    if (read_block(p, row, rows, e))
         return -1;
     par_for(p->par, n, PIECE / 8 / p->group_weights + 1, do_groups, p);
     if (first_failure(p, e))
@@ -355,9 +380,14 @@ static void do_count(void *arg, uint64_t begin, uint64_t end, int worker)
 
     for (; begin < end; begin++) {
         uint64_t at = begin * PIECE, left = p->weights - at;
+        size_t n = (size_t)(left < PIECE ? left : PIECE);
+        struct qz_scratch *s = p->scratch[worker];
 
-        qz_count(p->scratch[worker]->counts, &p->spans[worker], p->values + at,
-                 (size_t)(left < PIECE ? left : PIECE));
+        if (p->importance != NULL)
+            qz_count_heavy(s->heavy, &p->spans[worker], p->values + at,
+                           p->importance + at, p->scale, n);
+        else
+            qz_count(s->counts, &p->spans[worker], p->values + at, n);
     }
 }
 
@@ -368,13 +398,13 @@ static uint64_t pieces(uint64_t weights)
 
 /* Counts of one stretch of rows, added to `wide`. */
 static int count_rows(struct qz_palette *p, uint64_t row, uint64_t rows,
-                      struct qz_span *span, struct err *e)
+                      void *span, struct err *e)
 {
     const struct qz_span none = QZ_SPAN_INIT;
     struct qz_span here = none;
     int w;
 
-    if (p->src.read_rows(p->src.cookie, row, rows, p->values, e))
+    if (read_block(p, row, rows, e))
         return -1;
     for (w = 0; w < p->workers; w++)
         p->spans[w] = none;
@@ -382,7 +412,10 @@ static int count_rows(struct qz_palette *p, uint64_t row, uint64_t rows,
     par_for(p->par, pieces(p->weights), 1, do_count, p);
     for (w = 0; w < p->workers; w++) {
         qz_span_join(&here, &p->spans[w]);
-        qz_fold(p->wide, p->scratch[w]->counts, &p->spans[w]);
+        if (p->importance != NULL)
+            qz_fold_heavy(p->wide, p->scratch[w]->heavy, &p->spans[w]);
+        else
+            qz_fold(p->wide, p->scratch[w]->counts, &p->spans[w]);
     }
     if (!qz_span_finite(&here, p->src.format)) {
         size_t at = qz_first_bad(p->values, (size_t)p->weights, p->src.format);
@@ -390,31 +423,6 @@ static int count_rows(struct qz_palette *p, uint64_t row, uint64_t rows,
         return report_bad(p, row, at, p->values[at], e);
     }
     qz_span_join(span, &here);
-    return 0;
-}
-
-/* The table of one large group. */
-static int large_table(struct qz_palette *p, uint64_t g, struct err *e)
-{
-    struct qz_scratch *s = p->scratch[0];
-    struct qz_span span = QZ_SPAN_INIT;
-    struct qz_result result;
-    uint64_t row = g * p->group, end = row + p->group, n;
-
-    if (p->done[g])
-        return 0;
-    memset(p->wide, 0, KEYS * sizeof *p->wide);
-    for (; row < end; row += n) {
-        n = end - row < p->block_rows ? end - row : p->block_rows;
-        if (count_rows(p, row, n, &span, e))
-            return -1;
-    }
-    s->m = qz_compact_wide(p->wide, &span, s->keys, s->w);
-    if (qz_table(s, &span, p->src.format, p->src.scale_exp, p->bits,
-                 p->tables + g * p->k, &result, e))
-        return report_group(p, g, e);
-    add_stats(p, &result);
-    p->done[g] = 1;
     return 0;
 }
 
@@ -432,10 +440,115 @@ static void do_nearest(void *arg, uint64_t begin, uint64_t end, int worker)
     }
 }
 
+/* Mean of a large group's importances as whole numbers: their sum stays far
+ * below 2^52, which leaves room for the values. */
+static int heavy_shift(uint64_t weights)
+{
+    int shift = 10;
+
+    while (shift > 0 && weights > UINT64_C(1) << (40 - shift))
+        shift--;
+    return shift;
+}
+
+/* Calls `each` for stretches of a large group's rows. */
+static int each_stretch(struct qz_palette *p, uint64_t g, void *arg,
+                        int (*each)(struct qz_palette *p, uint64_t row,
+                                    uint64_t rows, void *arg, struct err *e),
+                        struct err *e)
+{
+    uint64_t row = g * p->group, end = row + p->group, n;
+
+    for (; row < end; row += n) {
+        n = end - row < p->block_rows ? end - row : p->block_rows;
+        if (each(p, row, n, arg, e))
+            return -1;
+    }
+    return 0;
+}
+
+static int add_importance(struct qz_palette *p, uint64_t row, uint64_t rows,
+                          void *sum, struct err *e)
+{
+    if (p->src.read_importance(p->src.cookie, row, rows, p->importance, e))
+        return -1;
+    *(double *)sum +=
+        qz_importance_sum(p->importance, (size_t)(rows * p->src.cols));
+    return 0;
+}
+
+static int add_errors(struct qz_palette *p, uint64_t row, uint64_t rows,
+                      void *sum, struct err *e)
+{
+    uint64_t g = row / p->group;
+
+    if (read_block(p, row, rows, e))
+        return -1;
+    p->weights = rows * p->src.cols;
+    par_for(p->par, pieces(p->weights), 1, do_nearest, p);
+    qz_errors_add(sum, p->values, p->indices, p->tables + g * p->k, p->bits,
+                  p->importance, (size_t)p->weights, p->src.format,
+                  p->src.scale_exp);
+    return 0;
+}
+
+static void set_nearest(struct qz_palette *p, uint64_t g)
+{
+    const struct qz_span any = any_span(p->src.format);
+
+    if (p->nearest_group != g)
+        qz_nearest_set(p->scratch[0]->nearest, p->tables + g * p->k, p->bits,
+                       p->src.format, p->src.scale_exp, &any);
+    p->nearest_group = g;
+}
+
+/* The counts of a weighted group do not tell these. */
+static int weighted_errors(struct qz_palette *p, uint64_t g,
+                           struct qz_result *r, struct err *e)
+{
+    struct qz_errors sum = { 0, 0, 0, 0 };
+
+    set_nearest(p, g);
+    if (each_stretch(p, g, &sum, add_errors, e))
+        return -1;
+    r->sse = sum.sse;
+    r->sum_sq = sum.sum_sq;
+    r->weighted = sum.weighted;
+    r->weighted_sq = sum.weighted_sq;
+    return 0;
+}
+
+/* The table of one large group. */
+static int large_table(struct qz_palette *p, uint64_t g, struct err *e)
+{
+    struct qz_scratch *s = p->scratch[0];
+    struct qz_span span = QZ_SPAN_INIT;
+    struct qz_result result;
+    double sum = 0;
+
+    if (p->done[g])
+        return 0;
+    memset(p->wide, 0, KEYS * sizeof *p->wide);
+    if (p->importance != NULL && each_stretch(p, g, &sum, add_importance, e))
+        return -1;
+    p->scale = qz_importance_scale(sum, p->group_weights,
+                                   heavy_shift(p->group_weights));
+    if (each_stretch(p, g, &span, count_rows, e))
+        return -1;
+    s->m = qz_compact_wide(p->wide, &span, s->keys, s->w);
+    if (qz_table(s, &span, p->src.format, p->src.scale_exp, p->bits,
+                 p->tables + g * p->k, &result, e))
+        return report_group(p, g, e);
+    if (p->importance != NULL && weighted_errors(p, g, &result, e))
+        return -1;
+    add_stats(p, &result);
+    p->done[g] = 1;
+    return 0;
+}
+
 static int large_block(struct qz_palette *p, uint64_t row, uint64_t rows,
                        struct err *e)
 {
-    const struct qz_span any = any_span(p->src.format);
     uint64_t end = row + rows, n, g;
     uint8_t *indices = p->indices;
     uint16_t *values = p->values;
@@ -449,10 +562,7 @@ static int large_block(struct qz_palette *p, uint64_t row, uint64_t rows,
     for (; row < end; row += n) {
         g = row / p->group;
         n = (g + 1) * p->group < end ? (g + 1) * p->group - row : end - row;
-        if (p->nearest_group != g)
-            qz_nearest_set(p->scratch[0]->nearest, p->tables + g * p->k,
-                           p->bits, p->src.format, p->src.scale_exp, &any);
-        p->nearest_group = g;
+        set_nearest(p, g);
         p->weights = n * p->src.cols;
         par_for(p->par, pieces(p->weights), 1, do_nearest, p);
         p->values += p->weights;

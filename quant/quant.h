@@ -36,9 +36,11 @@ struct qz_scratch *qz_scratch_new(struct err *e) ATTR_MUST_USE;
 void qz_scratch_free(struct qz_scratch *s);
 
 struct qz_result {
-    double sse;        /* of the written table and indices, in real units */
-    double sum_sq;     /* sum of squared weights, for SNR */
-    uint32_t distinct; /* distinct values in the group */
+    double sse;         /* of the written table and indices, in real units */
+    double sum_sq;      /* sum of squared weights, for SNR */
+    double weighted;    /* sse with each term times its importance */
+    double weighted_sq; /* sum_sq likewise; without importances as above */
+    uint32_t distinct;  /* distinct values in the group */
 };
 
 /*
@@ -52,6 +54,19 @@ int qz_cluster(struct qz_scratch *s, const uint16_t *values, size_t n,
                enum qz_format format, int scale_exp, int bits, f16_t *table,
                uint8_t *indices, struct qz_result *result,
                struct err *e) ATTR_MUST_USE;
+
+/*
+ * The same under importances: minimizes the sum of importance times squared
+ * error, exactly but for the rounding of importances to whole numbers of
+ * 1/4096 of their mean (less fine beyond 2^19 weights), which also is the
+ * least a weight counts. They are finite and not negative; if all are zero
+ * all count alike. n is at most 2^21.
+ */
+int qz_cluster_weighted(struct qz_scratch *s, const uint16_t *values,
+                        const float *importance, size_t n,
+                        enum qz_format format, int scale_exp, int bits,
+                        f16_t *table, uint8_t *indices,
+                        struct qz_result *result, struct err *e) ATTR_MUST_USE;
 
 /* Packs n indices of `bits` each, LSB first, into ceil(n * bits / 8) bytes.
  * n * bits must be a multiple of 8 except in the last call of a stream. */
@@ -71,6 +86,10 @@ struct qz_source {
     int scale_exp;
     int (*read_rows)(void *cookie, uint64_t row, uint64_t n, uint16_t *dst,
                      struct err *e);
+    /* Importances of the weights of these rows, as for qz_cluster_weighted.
+     * NULL: all count alike. */
+    int (*read_importance)(void *cookie, uint64_t row, uint64_t n, float *dst,
+                           struct err *e);
     void *cookie;
 };
 struct qz_palette;
@@ -91,6 +110,7 @@ int qz_palette_read_tables(struct qz_palette *p, uint64_t offset, void *dst,
 /* Figures over the groups clustered so far. */
 struct qz_stats {
     double sse, sum_sq;
+    double weighted, weighted_sq; /* by importance */
     uint64_t groups, weights;
 };
 void qz_palette_stats(const struct qz_palette *p, struct qz_stats *out);

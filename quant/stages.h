@@ -54,12 +54,40 @@ size_t qz_first_bad(const uint16_t *src, size_t n, enum qz_format f);
 /* Adds n values to counts[key + 32768] and to the span. */
 void qz_count(uint32_t *counts, struct qz_span *span, const uint16_t *src,
               size_t n);
+/*
+ * The same with importances for counts: whole numbers from 1 whose mean over
+ * a group is 2^shift, at most 2^32 in sum. `scale` is from
+ * qz_importance_scale; 0 means that all count alike, 1 each.
+ */
+void qz_count_weighted(uint32_t *counts, struct qz_span *span,
+                       const uint16_t *src, const float *imp, float scale,
+                       size_t n);
+/* In wide counters, for any number of weights. */
+void qz_count_heavy(uint64_t *counts, struct qz_span *span, const uint16_t *src,
+                    const float *imp, float scale, size_t n);
+/* In a fixed order. */
+double qz_importance_sum(const float *imp, size_t n);
+/* The most that keeps the sum of n weights in 32 bits. */
+int qz_importance_shift(uint64_t n);
+float qz_importance_scale(double sum, uint64_t n, int shift);
+void qz_importance_round(uint32_t *dst, const float *imp, float scale,
+                         size_t n);
+/* Squared error and energy of values under a table, in real units; the
+ * weighted ones by `imp` (NULL: by 1). Adds. */
+struct qz_errors {
+    double sse, sum_sq, weighted, weighted_sq;
+};
+void qz_errors_add(struct qz_errors *sum, const uint16_t *src,
+                   const uint8_t *codes, const f16_t *table, int bits,
+                   const float *imp, size_t n, enum qz_format f, int scale_exp);
 /* Moves the counts inside the span out: ascending keys and their counts;
  * the counters are zero afterwards. Returns how many. */
 size_t qz_compact(uint32_t *counts, const struct qz_span *span, int16_t *keys,
                   double *weights);
 /* Moves counts into wider ones. */
 void qz_fold(uint64_t *wide, uint32_t *counts, const struct qz_span *span);
+void qz_fold_heavy(uint64_t *wide, uint64_t *counts,
+                   const struct qz_span *span);
 size_t qz_compact_wide(const uint64_t *wide, const struct qz_span *span,
                        int16_t *keys, double *weights);
 
@@ -87,16 +115,17 @@ struct qz_scratch {
     size_t m; /* distinct values */
     struct qz_kmeans *km;
     struct qz_nearest *nearest;
+    uint64_t *heavy; /* KEYS, zero between groups; NULL until needed */
 };
 
 /* The table of the m distinct values (keys, w) in the scratch. */
 int qz_table(struct qz_scratch *s, const struct qz_span *span, enum qz_format f,
              int scale_exp, int bits, f16_t *table, struct qz_result *result,
              struct err *e) ATTR_MUST_USE;
-/* As qz_cluster; when a value is not finite, *bad is its index and nothing
- * is reported. */
-int qz_group(struct qz_scratch *s, const uint16_t *values, size_t n,
-             enum qz_format f, int scale_exp, int bits, f16_t *table,
+/* As qz_cluster_weighted; when a value is not finite, *bad is its index and
+ * nothing is reported. */
+int qz_group(struct qz_scratch *s, const uint16_t *values, const float *imp,
+             size_t n, enum qz_format f, int scale_exp, int bits, f16_t *table,
              uint8_t *indices, struct qz_result *result, size_t *bad,
              struct err *e) ATTR_MUST_USE;
 /* ERR_INPUT unless bits and scale_exp are ours. */

@@ -103,7 +103,8 @@ static int measure(struct qz_scratch *s, const uint16_t *v, size_t n, int bits,
             struct qz_span span = QZ_SPAN_INIT;
 
             t0 = now();
-            if (qz_group(s, w, n, QZ_BF16, 0, bits, table, idx, &r, &bad, e))
+            if (qz_group(s, w, NULL, n, QZ_BF16, 0, bits, table, idx, &r, &bad,
+                         e))
                 return -1;
             qz_pack(packed, idx, n, bits);
             t1 = now();
