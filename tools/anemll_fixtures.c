@@ -9,11 +9,17 @@
 
 struct args {
     const char *arch, *like, *output;
-    int64_t seed;
+    int64_t seed, layers, experts;
 };
 
 static int run(struct cli *c, const struct args *a)
 {
+    struct synth_options o = { .arch = a->arch,
+                               .like = a->like,
+                               .seed = (uint64_t)a->seed,
+                               .layers = (uint64_t)a->layers,
+                               .experts = (uint64_t)a->experts,
+                               .log = &c->log };
     struct err e = ERR_INIT;
 
     if (strcmp(c->positional[0], "checkpoint"))
@@ -23,8 +29,7 @@ static int run(struct cli *c, const struct args *a)
         return cli_usage(c, "no directory given (-o DIR)");
     if (io_exists(a->output))
         return cli_usage(c, "'%s' exists", a->output);
-    if (synth_checkpoint(a->arch, a->like, (uint64_t)a->seed, a->output,
-                         &c->log, &e))
+    if (synth_make(&o, a->output, &e))
         return cli_fail(c, &e);
     return EXIT_DONE;
 }
@@ -33,9 +38,14 @@ int main(int argc, char **argv)
 {
     struct args a = { .arch = "qwen3", .like = "tiny", .seed = 1 };
     const struct cli_option options[] = {
-        { "--arch", NULL, CLI_TEXT, &a.arch, "NAME", "qwen3 or llama (qwen3)" },
+        { "--arch", NULL, CLI_TEXT, &a.arch, "NAME",
+          "qwen3, llama, qwen3_5 or qwen3_5_moe (qwen3)" },
         { "--like", NULL, CLI_TEXT, &a.like, "MODEL",
           "shape: tiny, odd, or a published model such as qwen3-0.6b (tiny)" },
+        { "--layers", NULL, CLI_INT, &a.layers, "N",
+          "layers, others than the model has" },
+        { "--experts", NULL, CLI_INT, &a.experts, "N",
+          "experts, others than the model has" },
         { "--seed", NULL, CLI_INT, &a.seed, "N", "seed of the weights (1)" },
         { "--output", "-o", CLI_TEXT, &a.output, "DIR", "directory to make" },
         { NULL, NULL, CLI_FLAG, NULL, NULL, NULL }

@@ -33,6 +33,31 @@ test_every_family_and_layout() {
     expect_exit 0
     expect_out "PASS"
 }
+# Recurrent layers, published layout, a mixture of experts.
+test_hybrid_family() {
+    run anemll-convert --hf "$(tiny qwen3_5)" --ctx 256 --lut 6 -o a
+    expect_exit 0
+    expect_out "PASS (fp16, "
+    expect_err "skipped by rule 'visual'" "skipped by rule 'mtp'"
+    grep -q '^    recurrent_state: true$' a/meta.yaml || fail "meta.yaml"
+    run anemll-convert --hf "$(tiny qwen3_5_moe)" --ctx 256 --lut 6 -o b
+    expect_exit 0
+    expect_out "PASS (fp16, "
+    grep -q 'moe: {experts: 16, experts_per_token: 4, evaluation: dense}' \
+        b/meta.yaml || fail "meta.yaml"
+}
+# Text-only in float32, odd widths, layers of the last kind, experts one by
+# one; in chunks of which some lack a kind of layer.
+test_hybrid_family_odd_f32() {
+    run anemll-convert --hf "$(tiny qwen3_5 odd)" --ctx 128 --batch 16 \
+        --lut none --chunks 5 --profile f32 -o a
+    expect_exit 0
+    expect_out "PASS (f32, "
+    run anemll-convert --hf "$(tiny qwen3_5_moe odd)" --ctx 128 --batch 16 \
+        --lut none --chunks 2 --profile f32 -o b
+    expect_exit 0
+    expect_out "PASS (f32, "
+}
 test_json_report() {
     run anemll-convert --hf "$(tiny)" --ctx 128 --json -o out
     expect_exit 0

@@ -19,11 +19,25 @@ test_same_seed_same_bytes() {
     :
 }
 test_every_small_shape_is_a_sound_checkpoint() {
-    for m in qwen3:tiny qwen3:odd llama:tiny; do
+    for m in qwen3:tiny qwen3:odd llama:tiny qwen3_5:tiny qwen3_5:odd \
+        qwen3_5_moe:tiny qwen3_5_moe:odd; do
         run anemll-check "$(tiny ${m%:*} ${m#*:})"
         expect_exit 0
-        expect_out "a sound ${m%:*} checkpoint"
+        arch=${m%:*}
+        expect_out "a sound ${arch%_moe} checkpoint"
     done
+}
+test_other_depth_and_breadth() {
+    run anemll-fixtures checkpoint --arch qwen3_5_moe --layers 5 --experts 6 -o m
+    expect_exit 0
+    [ "$(json m/config.json text_config.num_hidden_layers)" = 5 ] || fail layers
+    [ "$(json m/config.json text_config.num_experts)" = 6 ] || fail experts
+    run anemll-check m
+    expect_exit 0
+    refused 2 "qwen3 has no experts" -- \
+        anemll-fixtures checkpoint --experts 6 -o x
+    refused 2 "3 layers: between 4 and 256" "qwen3_5" -- \
+        anemll-fixtures checkpoint --arch qwen3_5 --layers 3 -o x
 }
 test_unknown_architecture_lists_the_known() {
     refused 2 "mamba" "qwen3" "llama" -- \

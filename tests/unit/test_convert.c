@@ -115,14 +115,16 @@ Test(convert, eight_spellings_of_names)
 
 Test(convert, one_file_or_many)
 {
+    struct synth_options many = { .arch = "qwen3",
+                                  .like = "tiny",
+                                  .seed = 1,
+                                  .single_max = 1,
+                                  .shard_max = 500000 };
     struct err e = ERR_INIT;
     struct cv_options o;
 
     t_conv_synth("qwen3", "tiny", "a/m");
-    cr_assert_eq(synth_checkpoint_sharded("qwen3", "tiny", 1,
-                                          t_conv_path("b/m"), 1, 500000, NULL,
-                                          &e),
-                 0, "%s", e.text);
+    cr_assert_eq(synth_make(&many, t_conv_path("b/m"), &e), 0, "%s", e.text);
     cr_expect(strstr(t_conv_list("b/m"), "-of-00003"), "%s",
               t_conv_list("b/m"));
     o = t_conv_options("a/m");

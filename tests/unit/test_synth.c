@@ -60,6 +60,14 @@ static const struct {
     { "llama", "llama-3.2-3b", 3212749824 },
     { "llama", "llama-3.1-8b", 8030261248 },
     { "llama", "smollm2-135m", 134515008 },
+    { "qwen3_5", "qwen3.5-0.8b", 752393024 },
+    { "qwen3_5", "qwen3.5-2b", 1881825088 },
+    { "qwen3_5", "qwen3.5-4b", 4205751296 },
+    { "qwen3_5", "qwen3.5-9b", 8953803264 },
+    { "qwen3_5", "qwen3.5-27b", 26895998464 },
+    { "qwen3_5_moe", "qwen3.5-35b-a3b", 34660610688 },
+    { "qwen3_5_moe", "qwen3.5-122b-a10b", 122111526912 },
+    { "qwen3_5_moe", "qwen3.5-397b-a17b", 396346350336 },
 };
 
 Test(synth, published_counts)
@@ -85,7 +93,7 @@ Test(synth, published_counts)
             cr_expect_eq(m.file_bytes, 1503264768);
     }
     cr_expect_eq(found, sizeof published / sizeof published[0]);
-    cr_expect_eq(tiny, 2);
+    cr_expect_eq(tiny, 4);
 }
 
 Test(synth, unknown_names)
@@ -165,6 +173,115 @@ Test(synth, known_values)
                                          0xf1, 0xbd, 0xc8, 0xbd }),
                      16);
     st_close(s);
+}
+
+static void first_bytes(const struct st *s, const char *name, void *dst,
+                        size_t n)
+{
+    struct err e = ERR_INIT;
+
+    cr_assert_not_null(st_find(s, name), "%s", name);
+    cr_assert_eq(st_read_bytes(s, st_find(s, name), 0, dst, n, &e), 0);
+}
+
+/* Uniform values, float32, rows that share: the other ways to draw. */
+Test(synth, known_hybrid_values)
+{
+    unsigned char got[8];
+    struct st *s;
+
+    make("qwen3_5", "tiny", 1, "a");
+    s = open_ok("a");
+    first_bytes(s, "model.language_model.layers.0.linear_attn.A_log", got, 8);
+    cr_expect_arr_eq(got,
+                     ((unsigned char[]){ 0x08, 0xb9, 0x30, 0x3f, 0x4d, 0x8b,
+                                         0x54, 0x3f }),
+                     8);
+    first_bytes(s, "model.language_model.layers.0.input_layernorm.weight", got,
+                8);
+    cr_expect_arr_eq(got,
+                     ((unsigned char[]){ 0xb9, 0x3b, 0x50, 0x3e, 0x8f, 0xbd,
+                                         0x53, 0xbe }),
+                     8);
+    st_close(s);
+    make("qwen3_5_moe", "odd", 1, "b");
+    s = open_ok("b");
+    first_bytes(s, "model.layers.0.mlp.experts.3.up_proj.weight", got, 8);
+    cr_expect_arr_eq(got,
+                     ((unsigned char[]){ 0x94, 0xf3, 0xa8, 0xbd, 0x66, 0x76,
+                                         0x85, 0xbd }),
+                     8);
+    st_close(s);
+}
+
+/* The published layout: outer config, a few tensors in F32, others that a
+ * text model skips; and the layout of text-only saves. */
+Test(synth, hybrid_files)
+{
+    static const struct {
+        const char *arch, *like, *prefix;
+        size_t f32, spare;
+    } want[] = {
+        { "qwen3_5", "tiny", "model.language_model.", 6, 22 },
+        { "qwen3_5", "odd", "model.", SIZE_MAX, 0 },
+        { "qwen3_5_moe", "tiny", "model.language_model.", 6, 26 },
+        { "qwen3_5_moe", "odd", "model.", SIZE_MAX, 0 },
+    };
+
+    for (size_t k = 0; k < sizeof want / sizeof want[0]; k++) {
+        size_t f32 = 0, spare = 0;
+        char dir[64], name[96];
+        struct st *s;
+
+        snprintf(dir, sizeof dir, "%s-%s", want[k].arch, want[k].like);
+        make(want[k].arch, want[k].like, 3, dir);
+        s = open_ok(dir);
+        snprintf(name, sizeof name, "%snorm.weight", want[k].prefix);
+        cr_expect_not_null(st_find(s, name), "%s", name);
+        for (size_t i = 0; i < st_count(s); i++) {
+            f32 += st_at(s, i)->dtype == ST_F32;
+            spare += !strncmp(st_at(s, i)->name, "mtp.", 4) ||
+                     !strncmp(st_at(s, i)->name, "model.visual.", 13);
+        }
+        cr_expect_eq(f32, want[k].f32 == SIZE_MAX ? st_count(s) : want[k].f32,
+                     "%s: %zu in F32", dir, f32);
+        cr_expect_eq(spare, want[k].spare, "%s: %zu spare", dir, spare);
+        st_close(s);
+    }
+}
+
+Test(synth, other_depth_and_breadth)
+{
+    struct synth_options o = { .arch = "qwen3_5_moe",
+                               .like = "tiny",
+                               .seed = 1,
+                               .layers = 7,
+                               .experts = 5 };
+    struct err e = ERR_INIT;
+    const struct st_tensor *t;
+    struct st *s;
+
+    cr_assert_eq(synth_make(&o, t_st_path("x"), &e), 0, "%s", e.text);
+    s = open_ok("x");
+    t = st_find(s, "model.language_model.layers.6.mlp.experts.down_proj");
+    cr_assert_not_null(t);
+    cr_expect_eq(t->dims[0], 5);
+    cr_expect_null(st_find(s, "model.language_model.layers.7.mlp.gate.weight"));
+    st_close(s);
+    o.layers = 3; /* one attention layer at least */
+    cr_expect_eq(synth_make(&o, t_st_path("y"), &e), -1);
+    cr_expect_eq((int)e.code, (int)ERR_USAGE);
+    cr_expect(strstr(e.text, "between 4 and 256"), "%s", e.text);
+    err_reset(&e);
+    o.layers = 0;
+    o.experts = 3;
+    cr_expect_eq(synth_make(&o, t_st_path("y"), &e), -1);
+    cr_expect(strstr(e.text, "3 experts: between the 4"), "%s", e.text);
+    err_reset(&e);
+    o.arch = "qwen3_5";
+    cr_expect_eq(synth_make(&o, t_st_path("y"), &e), -1);
+    cr_expect(strstr(e.text, "qwen3_5 has no experts"), "%s", e.text);
+    cr_expect(!io_exists(t_st_path("y")));
 }
 
 Test(synth, tiny_files)
@@ -247,15 +364,45 @@ Test(synth, sane_weights)
     st_close(s);
 }
 
+/* Values of a hybrid model as trained ones have them. */
+Test(synth, sane_hybrid_weights)
+{
+    static const char at[] = "model.language_model.layers.0.";
+    static const struct {
+        const char *name;
+        double mean, sigma;
+    } want[] = {
+        { "input_layernorm.weight", 0, 0.15 },
+        { "linear_attn.in_proj_qkv.weight", 0, 0.088 },
+        { "linear_attn.conv1d.weight", 0, 0.5 },
+        { "mlp.experts.gate_up_proj", 0, 0.102 },
+        { "mlp.gate.weight", 0, 0.816 },
+    };
+    struct st *s;
+    char name[96];
+
+    make("qwen3_5", "tiny", 3, "a");
+    make("qwen3_5_moe", "tiny", 3, "b");
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        s = open_ok(i < 3 ? "a" : "b");
+        snprintf(name, sizeof name, "%s%s", at, want[i].name);
+        check_weights(s, name, want[i].mean, want[i].sigma);
+        st_close(s);
+    }
+}
+
 Test(synth, shards)
 {
+    struct synth_options o = { .arch = "qwen3",
+                               .like = "odd",
+                               .seed = 5,
+                               .single_max = 1000,
+                               .shard_max = 700000 };
     struct err e = ERR_INIT;
     struct st *one, *many;
 
     make("qwen3", "odd", 5, "one");
-    cr_assert_eq(synth_checkpoint_sharded("qwen3", "odd", 5, t_st_path("many"),
-                                          1000, 700000, NULL, &e),
-                 0, "%s", e.text);
+    cr_assert_eq(synth_make(&o, t_st_path("many"), &e), 0, "%s", e.text);
     one = open_ok("one");
     many = open_ok("many");
     cr_expect_gt(st_shard_count(many), 3);
