@@ -15,7 +15,7 @@
 
 #include "models/oracle.h"
 #include "models/oracle_math.h"
-#include "models/sgemm.h"
+#include "converter/base/sgemm.h"
 
 #define ORACLE_PASS 512
 #define ORACLE_ROPES 2 /* distinct rotations in one model */

@@ -24,7 +24,7 @@
 #include "converter/base/mem.h"
 #include "converter/base/num.h"
 #include "models/models.h"
-#include "models/sgemm.h"
+#include "converter/base/sgemm.h"
 
 static struct err err;
 

@@ -9,7 +9,7 @@
 
 #include "converter/base/cpu.h"
 #include "converter/base/mem.h"
-#include "models/sgemm.h"
+#include "converter/base/sgemm.h"
 
 static struct err err;
 static uint64_t rng = 88172645463325252u;

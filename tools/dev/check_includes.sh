@@ -52,7 +52,7 @@ BEGIN {
     to = module(inc)
     if (!index(below[from], " " to " ")) bad("above it or beside it")
     if (inc ~ /_priv\.h$/ && to != from) bad("private to " to)
-    if (from == "models" && FILENAME ~ /\/(oracle|sgemm)/ &&
+    if (from == "models" && FILENAME ~ /\/oracle/ &&
         (to == "mil" || inc ~ /\/(parts|weights)\.h$/))
         bad("the oracle shares no graph code")
     if (from == "models" && FILENAME ~ /\/parts/ && inc ~ /\/oracle/)

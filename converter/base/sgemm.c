@@ -7,7 +7,7 @@
  * Blocking: a panel of 24 rows of W by one slice (24 KB) stays in the first
  * cache while all rows of x pass by, four at a time.
  */
-#include "models/sgemm.h"
+#include "converter/base/sgemm.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * Matrix products in float32 for the reference: y = x W^T, with W as it lies
- * in a checkpoint ([out, in], row-major).
+ * Matrix products in float32, for the reference and for calibration: y = x
+ * W^T, with W as it lies in a checkpoint ([out, in], row-major).
  *
  * Every element of the result is defined by its own row of x and its own row
  * of W alone: the inner axis is cut into slices of SGEMM_SLICE from element
@@ -9,8 +9,8 @@
  * summed in double. So the same bits come out for any number of rows, any
  * split, any thread count and any SIMD level.
  */
-#ifndef MODELS_SGEMM_H
-#define MODELS_SGEMM_H
+#ifndef BASE_SGEMM_H
+#define BASE_SGEMM_H
 
 #include <stddef.h>
 
