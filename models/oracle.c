@@ -171,7 +171,7 @@ static int check_tokens(const struct oracle *o, const int32_t *tokens, size_t n,
     return 0;
 }
 
-static void rope_refill(struct oracle *o)
+void oracle_rope_refill(struct oracle *o)
 {
     for (int i = 0; i < ORACLE_ROPES; i++) {
         struct rope_table *t = &o->rope[i];
@@ -234,7 +234,7 @@ static int pass(struct oracle *o, const struct place *at, struct err *e)
         oracle_kv_reserve(o, o->pos + (int64_t)o->n, e))
         return -1;
     x = o->x.p;
-    rope_refill(o);
+    oracle_rope_refill(o);
     if (o->ops->embed(o, x, e))
         return -1;
     put_hidden(o, at, 0, x);

@@ -39,4 +39,52 @@ int oracle_feed(struct oracle *o, const int32_t *tokens, size_t n,
                 const struct oracle_out *out, struct err *e) ATTR_MUST_USE;
 int64_t oracle_positions(const struct oracle *o); /* fed so far */
 
+/*
+ * Sees what goes into the model's matrices: x [n, in], about to be multiplied
+ * with rows [row, row + out) of tensor `name`. Called by the thread that
+ * feeds, in the order of the computation. Of experts only those that tokens
+ * chose, with these tokens' rows.
+ */
+struct oracle_watch {
+    int (*see)(void *cookie, const char *name, uint64_t row, size_t out,
+               size_t in, const float *x, size_t n, struct err *e);
+    void *cookie;
+};
+
+/*
+ * Several contexts, each from position 0, computed together layer by layer:
+ * every layer's weights are needed once for all tokens, and memory holds one
+ * activation [tokens, hidden]. Values equal those of oracle_feed() to the
+ * bit. Uses the oracle alone while it lives; the oracle's own context is
+ * empty afterwards.
+ */
+struct oracle_walk;
+struct oracle_contexts {
+    const int32_t *const *ids;
+    const size_t *lengths;
+    size_t n;
+};
+/* The lists are copied. */
+struct oracle_walk *oracle_walk_new(struct oracle *o,
+                                    const struct oracle_contexts *c,
+                                    struct err *e) ATTR_MUST_USE;
+void oracle_walk_free(struct oracle_walk *w);
+size_t oracle_walk_tokens(const struct oracle_walk *w); /* all contexts' */
+/* The step to come: layers 0 .. L - 1, then L, the final norm, then L + 1:
+ * none. */
+int64_t oracle_walk_at(const struct oracle_walk *w);
+/* Makes the next step. The final norm's result is seen as the input of
+ * "lm_head.weight". `watch` may be NULL. */
+int oracle_walk_step(struct oracle_walk *w, const struct oracle_watch *watch,
+                     struct err *e) ATTR_MUST_USE;
+/* What enters the next step, [tokens, hidden], context after context. */
+const float *oracle_walk_stream(const struct oracle_walk *w);
+/* Back to step `at` with the stream that entered it; where layers share
+ * caches only to 0. False if that is not possible. */
+bool oracle_walk_back(struct oracle_walk *w, int64_t at, const float *stream);
+/* Behind the last step: logits [n, vocab] of tokens first .. first + n - 1 of
+ * all contexts' tokens. */
+int oracle_walk_logits(struct oracle_walk *w, size_t first, size_t n,
+                       float *logits, struct err *e) ATTR_MUST_USE;
+
 #endif

@@ -79,12 +79,18 @@ static int kv_reserve(struct kv_cache *c, size_t blocks, struct err *e)
     return 0;
 }
 
-int oracle_kv_reserve(struct oracle *o, int64_t positions, struct err *e)
+int oracle_kv_reserve_layer(struct oracle *o, int64_t layer, int64_t positions,
+                            struct err *e)
 {
     size_t blocks = ((size_t)positions + BLOCK - 1) / BLOCK;
 
+    return o->kv[layer].heads ? kv_reserve(&o->kv[layer], blocks, e) : 0;
+}
+
+int oracle_kv_reserve(struct oracle *o, int64_t positions, struct err *e)
+{
     for (int64_t l = 0; l < o->hp.layers; l++) {
-        if (o->kv[l].heads && kv_reserve(&o->kv[l], blocks, e))
+        if (oracle_kv_reserve_layer(o, l, positions, e))
             return -1;
     }
     return 0;

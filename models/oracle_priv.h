@@ -94,6 +94,7 @@ struct oracle {
     const int32_t *tokens;
     size_t n;
 
+    const struct oracle_watch *watch; /* of the step of a walk, or NULL */
     struct kv_cache *kv; /* one per layer; unused ones are empty */
     struct rope_table rope[ORACLE_ROPES];
     struct held_set held;
@@ -161,9 +162,13 @@ int oracle_kv_init(struct oracle *o, int64_t layer, size_t heads, size_t dim,
                    struct err *e) ATTR_MUST_USE;
 void kv_release(struct kv_cache *c);
 void kv_clear(struct kv_cache *c); /* forgets the content */
-/* Room for positions [0, positions) in every cache. */
+/* Room for positions [0, positions) in one cache, or in every one. */
+int oracle_kv_reserve_layer(struct oracle *o, int64_t layer, int64_t positions,
+                            struct err *e) ATTR_MUST_USE;
 int oracle_kv_reserve(struct oracle *o, int64_t positions,
                       struct err *e) ATTR_MUST_USE;
+/* Rotations of the positions of the pass. */
+void oracle_rope_refill(struct oracle *o);
 /* Stores k, v [n, kv heads, dim] of the pass at its positions. */
 void oracle_kv_put(struct oracle *o, int64_t layer, const float *k,
                    const float *v);

@@ -222,6 +222,9 @@ int oracle_linear(struct oracle *o, const struct oracle_mat *m, const float *x,
 {
     struct linear l = { .o = o, .m = m, .n = n, .y = y };
 
+    if (o->watch && o->watch->see(o->watch->cookie, m->name, m->row, m->out,
+                                  m->in, x, n, e))
+        return -1;
     l.block = block_rows(m->in);
     if (m->bias[0]) {
         l.bias = oracle_vector(o, m->out, e, "%s", m->bias);

@@ -1,0 +1,44 @@
+/*
+ * Second moments of what goes into a model's matrices, gathered while the
+ * reference runs (oracle_watch): for an input x, the mean over all tokens of
+ * x_j^2 of every element, and where asked for of x_i x_j of every pair.
+ * Matrices with the same input, such as queries, keys and values of a layer,
+ * share one moment.
+ *
+ * The same tokens give the same bits, for any number of threads and any SIMD
+ * level: sums run over the tokens in their order.
+ */
+#ifndef MODELS_MOMENTS_H
+#define MODELS_MOMENTS_H
+
+#include "converter/base/par.h"
+#include "models/oracle.h"
+
+struct moment {
+    size_t width;
+    uint64_t tokens;    /* that reached the matrix; at least 1 */
+    const double *diag; /* [width]: mean of x_j^2 */
+    float *full;        /* [width, width], symmetric; NULL: not gathered */
+};
+
+struct moments;
+/* full_bytes: what the full moments may take together; the first ones get
+ * theirs, the others their diagonal only. 0: diagonals only. */
+struct moments *moments_new(struct par *par, uint64_t full_bytes,
+                            struct err *e) ATTR_MUST_USE;
+void moments_free(struct moments *m);
+/* The watch that gathers into `m`. */
+struct oracle_watch moments_watch(struct moments *m);
+/* Sums become means; nothing is gathered afterwards. */
+void moments_finish(struct moments *m);
+/* Of the matrix that holds row `row` of a tensor; NULL: no token reached it.
+ * After moments_finish. */
+const struct moment *moments_find(const struct moments *m, const char *tensor,
+                                  uint64_t row);
+/* Hands `full` of a moment to the caller (mem_free); NULL if it is gone. */
+float *moments_take_full(struct moments *m, const struct moment *of);
+/* How many have a full moment, and how many only the diagonal for want of
+ * room. */
+void moments_count(const struct moments *m, size_t *full, size_t *without);
+
+#endif
