@@ -141,6 +141,18 @@ static void name_part(const struct cv_job *j, struct cv_part *p)
 
 /* ---- checks of the options against the model ---- */
 
+/* A family may be read and computed before it can be built. */
+static int check_graph(const struct cv_job *j, struct err *e)
+{
+    const struct model_arch *a = j->ckpt.hp.arch;
+
+    return a->chunk ? 0
+                    : err_set(e, ERR_UNSUPPORTED,
+                              "%s has a reference but no graph yet: it cannot "
+                              "be converted",
+                              a->name);
+}
+
 static int check_shape(const struct cv_job *j, struct err *e)
 {
     const struct hparams *hp = &j->ckpt.hp;
@@ -479,8 +491,8 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
         return -1;
     buf_puts(&j->notes, buf_text(&j->ckpt.notes));
     j->weights = weights_new(&j->ckpt, e);
-    if (!j->weights || name_job(j, e) || check_shape(j, e) || plan_head(j, e) ||
-        plan_parts(j, e)) {
+    if (!j->weights || check_graph(j, e) || name_job(j, e) ||
+        check_shape(j, e) || plan_head(j, e) || plan_parts(j, e)) {
         cv_job_close(j);
         return -1;
     }

@@ -22,6 +22,7 @@
 
 #define NAME_MAX_LEN 400 /* longer names match nothing */
 #define SEG_MAX 48
+#define SPARE_HEAD "lm_head.weight of a tied model"
 #define LIST_LINES 40
 #define LIST_BYTES (ERR_TEXT_MAX - 1024)
 
@@ -306,6 +307,21 @@ static const char *ignore_rule(const struct model_arch *a, const char *name)
     return NULL;
 }
 
+/* Why an unneeded tensor is skipped: `name` as the file has it, `tail` its
+ * canonical name or NULL. */
+static const char *skip_rule(const struct ckpt *c, const char *name,
+                             const char *tail)
+{
+    const struct model_arch *a = c->hp.arch;
+    const char *rule = ignore_rule(a, name);
+
+    if (!rule && tail && a->spare)
+        rule = a->spare(&c->hp, tail);
+    if (!rule && tail && c->hp.tied && !strcmp(tail, "lm_head.weight"))
+        rule = SPARE_HEAD;
+    return rule;
+}
+
 bool ckpt_is_head(const char *name)
 {
     static const char head[] = "lm_head.weight";
@@ -551,8 +567,6 @@ static int ignore(struct ledger *l, const char *rule, const struct st_tensor *t,
     return 0;
 }
 
-#define SPARE_HEAD "lm_head.weight of a tied model"
-
 /* A companion of a needed tensor that only quantized weights have. */
 static bool note_sign(struct match *m, const struct st_tensor *t,
                       const char *name)
@@ -583,7 +597,6 @@ static int take(struct match *m, const struct st_tensor *t, struct err *e)
     size_t place;
     struct cut c;
 
-    rule = ignore_rule(m->c->hp.arch, t->name);
     if (cut_name(t->name, &c))
         name = canonical(&c, m->stem);
     else
@@ -599,10 +612,9 @@ static int take(struct match *m, const struct st_tensor *t, struct err *e)
     whole = name ? find_piece(l, name, &place) : NULL;
     if (whole)
         return take_piece(m, whole, place, name, t, e);
+    rule = skip_rule(m->c, t->name, name);
     if (rule)
         return ignore(l, rule, t, e);
-    if (name && m->c->hp.tied && !strcmp(name, "lm_head.weight"))
-        return ignore(l, SPARE_HEAD, t, e);
     if (name && note_sign(m, t, name))
         return 0;
     return complain_unknown(m, t, &c, e);
@@ -628,7 +640,6 @@ static int take_unmapped(struct match *m, size_t i, struct err *e)
 {
     int shard;
     const char *name = st_missing_name(m->c->st, i, &shard), *tail = NULL;
-    const struct model_arch *a = m->c->hp.arch;
     const struct need *need = NULL;
     size_t place;
     char text[320];
@@ -645,8 +656,7 @@ static int take_unmapped(struct match *m, size_t i, struct err *e)
         need = find_piece(&m->c->ledger, tail, &place);
     if (need)
         m->told[need - m->c->ledger.needs] = true;
-    if (!need && (ignore_rule(a, name) ||
-                  (tail && m->c->hp.tied && !strcmp(tail, "lm_head.weight")))) {
+    if (!need && skip_rule(m->c, name, tail)) {
         buf_printf(&m->c->notes,
                    "the index names '%.200s', which its shard lacks; it is "
                    "not needed\n",
@@ -833,6 +843,10 @@ static void print_hints(struct buf *b, const struct match *m)
         { "mlp.up_proj.bias", "mlp_bias" },
         { "mlp.down_proj.bias", "mlp_bias" },
         { "mlp.experts", "num_experts" },
+        { "router.proj", "enable_moe_block" },
+        { "embed_tokens_per_layer", "hidden_size_per_layer_input" },
+        { "per_layer_input_gate", "hidden_size_per_layer_input" },
+        { "per_layer_model_projection", "hidden_size_per_layer_input" },
         { "self_attn.q_norm.weight", NULL },
     };
     const char *last = NULL;

@@ -7,7 +7,9 @@
  *
  * Precedence as transformers: a non-empty `rope_scaling` replaces
  * `rope_parameters`; a value inside the object wins over the same key beside
- * it; then the class default.
+ * it; then the class default. In families that rotate each kind of layer in
+ * its own way, `rope_parameters` is keyed by layer type, and beside it stand
+ * the thetas of older files.
  */
 #include "models/hparams_priv.h"
 
@@ -416,6 +418,136 @@ int hp_read_partial_rope(const struct hp_reader *r, struct hparams *hp,
                 "default %s is used",
                 r->level, t);
     return rope_read(&s, hp, part, e);
+}
+
+/* ---- one kind of layer ---- */
+
+static int layer_object(struct rope_src *s, const struct hp_layer_rope *d,
+                        struct err *e)
+{
+    const struct js_node *old = hp_value(s->r->text, "rope_scaling");
+    const struct js_node *now = hp_value(s->r->text, "rope_parameters");
+
+    if (old && js_kind(old) != JS_OBJECT)
+        return hp_type_error(old, "rope_scaling", "an object or null", e);
+    if (now && js_kind(now) != JS_OBJECT)
+        return hp_type_error(now, "rope_parameters", "an object or null", e);
+    s->object = hp_value(now, d->layer_type);
+    s->by = "rope_parameters";
+    if (s->object && js_kind(s->object) != JS_OBJECT)
+        return hp_type_error(s->object, d->layer_type, "an object", e);
+    if (now && !s->object)
+        return err_set(e, ERR_INPUT,
+                       "'rope_parameters' has no object '%s': this family's "
+                       "is keyed by layer type",
+                       d->layer_type);
+    if (!d->old_scaling || !old || !js_count(old))
+        return 0;
+    if (now)
+        return err_set(e, ERR_INPUT,
+                       "'rope_scaling' and 'rope_parameters' are both there");
+    s->object = old;
+    s->by = "rope_scaling";
+    return 0;
+}
+
+static int layer_theta(const struct rope_src *s, const struct hp_layer_rope *d,
+                       struct rope_params *p, const char **by, struct err *e)
+{
+    const struct rope_src beside = { .r = s->r };
+    char t[NUM_TEXT_MAX];
+    bool found;
+
+    p->theta = d->theta;
+    *by = s->by;
+    if (rope_number(s, "rope_theta", false, 1, &p->theta, &found, e))
+        return -1;
+    if (!found && d->theta_key) {
+        *by = d->theta_key;
+        if (rope_number(&beside, d->theta_key, true, 1, &p->theta, &found, e))
+            return -1;
+    }
+    if (found)
+        return 0;
+    num_text(t, d->theta);
+    *by = "class default";
+    hp_note(s->r,
+            "%s has no rope theta of %s layers in any spelling: the class "
+            "default %s is used",
+            s->r->level, d->layer_type, t);
+    return 0;
+}
+
+/* Which pairs turn: the first ones, of frequencies spread over the whole. */
+static int proportional(const struct rope_src *s, double part,
+                        struct rope_params *p, struct err *e)
+{
+    char t[NUM_TEXT_MAX];
+
+    if (rope_number(s, "factor", false, 0, &p->factor, NULL, e))
+        return -1;
+    p->live = (int)(part * p->dim / 2);
+    num_text(t, part);
+    if (!(part <= 1) || p->live < 1)
+        return err_set(e, ERR_INPUT,
+                       "'partial_rotary_factor' is %s: of the %d pairs of a "
+                       "head, 1 to all can turn",
+                       t, p->dim / 2);
+    return 0;
+}
+
+static int layer_by_type(const struct rope_src *s, const char *type,
+                         double part, struct rope_params *p, struct err *e)
+{
+    char t[HP_CLEAN_MAX], u[NUM_TEXT_MAX];
+
+    if (!strcmp(type, "proportional")) {
+        p->type = ROPE_PROPORTIONAL;
+        return proportional(s, part, p, e);
+    }
+    if (strcmp(type, "default") && strcmp(type, "linear"))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "rope type '%s' in %s is not computed for this family "
+                       "(default, linear and proportional are)",
+                       hp_clean(t, type), s->by);
+    num_text(u, part);
+    if (part != 1)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "partial_rotary_factor %s with rope type '%s' is not "
+                       "computed for this family, only 1 is",
+                       u, type);
+    if (!strcmp(type, "default"))
+        return 0;
+    p->type = ROPE_LINEAR;
+    return rope_factor(s, "linear", p, e);
+}
+
+int hp_read_layer_rope(const struct hp_reader *r, const struct hp_layer_rope *d,
+                       int64_t head_dim, struct rope_params *p, const char **by,
+                       struct err *e)
+{
+    struct rope_src s = { .r = r };
+    const char *type;
+    double part;
+
+    if (layer_object(&s, d, e) || layer_theta(&s, d, p, by, e) ||
+        rope_type(&s, &type, e))
+        return -1;
+    if (!s.object && d->type)
+        type = d->type;
+    part = s.object ? 1 : d->part;
+    if (rope_number(&s, "partial_rotary_factor", false, 0, &part, NULL, e))
+        return -1;
+    if (head_dim % 2)
+        return err_set(e, ERR_INPUT,
+                       "the head_dim %" PRId64 " of %s layers is odd: rotary "
+                       "pairs need an even width",
+                       head_dim, d->layer_type);
+    p->dim = (int)head_dim;
+    p->type = ROPE_DEFAULT;
+    p->factor = 1;
+    p->attention_scaling = 1;
+    return layer_by_type(&s, type, part, p, e);
 }
 
 void hparams_context_notes(const struct hparams *hp, int64_t ctx,

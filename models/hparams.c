@@ -566,11 +566,22 @@ static void print_real(struct buf *out, const char *key, double v)
     buf_addc(out, '\n');
 }
 
-static void print_rope(const struct rope_params *p, struct buf *out)
+/* Keys of sliding layers stand behind "sliding_". */
+static void print_rope(const char *of, const struct rope_params *p,
+                       const char *by, struct buf *out)
 {
+    buf_printf(out, "%srope_type %s\n", of, rope_type_name(p->type));
+    buf_printf(out, "%srope_theta ", of);
+    buf_double(out, p->theta);
+    buf_printf(out, " (%s)\n", by);
+    buf_printf(out, "%srope_dim %d\n", of, p->dim);
     if (p->type == ROPE_DEFAULT)
         return;
-    print_real(out, "rope_factor", p->factor);
+    buf_printf(out, "%srope_factor ", of);
+    buf_double(out, p->factor);
+    buf_addc(out, '\n');
+    if (p->type == ROPE_PROPORTIONAL)
+        buf_printf(out, "%srope_pairs_that_turn %d\n", of, p->live);
     if (p->type == ROPE_LLAMA3) {
         print_real(out, "rope_low_freq_factor", p->low_freq_factor);
         print_real(out, "rope_high_freq_factor", p->high_freq_factor);
@@ -581,7 +592,7 @@ static void print_rope(const struct rope_params *p, struct buf *out)
         buf_printf(out, "rope_truncate %s\n", p->truncate ? "true" : "false");
         print_real(out, "rope_attention_scaling", p->attention_scaling);
     }
-    if (p->type != ROPE_LINEAR)
+    if (p->type == ROPE_LLAMA3 || p->type == ROPE_YARN)
         print_real(out, "rope_original_max_position_embeddings",
                    p->original_max);
 }
@@ -589,6 +600,10 @@ static void print_rope(const struct rope_params *p, struct buf *out)
 /* Runs of equal layers: "layer_types 0-2 linear_attention". */
 static void print_layers(const struct hparams *hp, struct buf *out)
 {
+    static const char *const kinds[] = { [HP_LAYER_FULL] = "full",
+                                         [HP_LAYER_LINEAR] = "linear",
+                                         [HP_LAYER_SLIDING] = "sliding" };
+
     for (int64_t i = 0, end; i < hp->layers; i = end) {
         for (end = i + 1;
              end < hp->layers && hp->layer_kind[end] == hp->layer_kind[i];
@@ -597,8 +612,7 @@ static void print_layers(const struct hparams *hp, struct buf *out)
         buf_printf(out, "layer_types %" PRId64, i);
         if (end > i + 1)
             buf_printf(out, "-%" PRId64, end - 1);
-        buf_printf(out, " %s_attention\n",
-                   hp->layer_kind[i] == HP_LAYER_LINEAR ? "linear" : "full");
+        buf_printf(out, " %s_attention\n", kinds[hp->layer_kind[i]]);
     }
 }
 
@@ -619,8 +633,54 @@ static void print_experts(const struct hparams *hp, struct buf *out)
     buf_printf(out, "num_experts_per_tok %" PRId64 "\n", hp->experts_per_token);
     buf_printf(out, "moe_intermediate_size %" PRId64 "\n",
                hp->moe_intermediate);
-    buf_printf(out, "shared_expert_intermediate_size %" PRId64 "\n",
-               hp->shared_intermediate);
+    if (hp->shared_intermediate)
+        buf_printf(out, "shared_expert_intermediate_size %" PRId64 "\n",
+                   hp->shared_intermediate);
+}
+
+/* Runs of layers that read the same layer's keys and values. */
+static void print_sources(const struct hparams *hp, struct buf *out)
+{
+    int64_t first = hp->layers - hp->kv_shared_layers;
+
+    for (int64_t i = first, end; i < hp->layers; i = end) {
+        for (end = i + 1;
+             end < hp->layers && hp->kv_source[end] == hp->kv_source[i]; end++)
+            continue;
+        buf_printf(out, "kv_source %" PRId64, i);
+        if (end > i + 1)
+            buf_printf(out, "-%" PRId64, end - 1);
+        buf_printf(out, " layer %d\n", hp->kv_source[i]);
+    }
+}
+
+static void print_gemma(const struct hparams *hp, struct buf *out)
+{
+    print_layers(hp, out);
+    buf_printf(out, "sliding_window %" PRId64 "\n", hp->window);
+    buf_printf(out, "global_head_dim %" PRId64 "\n", hp->global_head_dim);
+    buf_printf(out, "num_global_key_value_heads %" PRId64 "\n",
+               hp->global_kv_heads);
+    if (hp->query_pre_attn_scalar > 0)
+        print_real(out, "query_pre_attn_scalar", hp->query_pre_attn_scalar);
+    if (hp->k_eq_v)
+        buf_puts(out, "attention_k_eq_v true\n");
+    if (hp->double_wide_mlp)
+        buf_puts(out, "use_double_wide_mlp true\n");
+    if (hp->kv_shared_layers)
+        buf_printf(out, "num_kv_shared_layers %" PRId64 "\n",
+                   hp->kv_shared_layers);
+    print_sources(hp, out);
+    if (hp->ple_width) {
+        buf_printf(out, "hidden_size_per_layer_input %" PRId64 "\n",
+                   hp->ple_width);
+        buf_printf(out, "vocab_size_per_layer_input %" PRId64 "\n",
+                   hp->ple_vocab);
+        print_real(out, "per_layer_embedding_scale", hp->ple_scale);
+    }
+    print_real(out, "embedding_scale", hp->embed_scale);
+    if (hp->final_softcap > 0)
+        print_real(out, "final_logit_softcapping", hp->final_softcap);
 }
 
 void hparams_print(const struct hparams *hp, struct buf *out)
@@ -630,7 +690,7 @@ void hparams_print(const struct hparams *hp, struct buf *out)
         buf_printf(out, "architecture %s\n", hp->architecture);
     buf_printf(out, "vocab_size %" PRId64 "\n", hp->vocab);
     buf_printf(out, "hidden_size %" PRId64 "\n", hp->hidden);
-    if (!hp->experts)
+    if (hp->intermediate)
         buf_printf(out, "intermediate_size %" PRId64 "\n", hp->intermediate);
     buf_printf(out, "num_hidden_layers %" PRId64 "\n", hp->layers);
     buf_printf(out, "num_attention_heads %" PRId64 "\n", hp->heads);
@@ -638,6 +698,8 @@ void hparams_print(const struct hparams *hp, struct buf *out)
     buf_printf(out, "head_dim %" PRId64 "\n", hp->head_dim);
     if (hp->conv_kernel)
         print_linear(hp, out);
+    if (hp->window)
+        print_gemma(hp, out);
     if (hp->experts)
         print_experts(hp, out);
     buf_printf(out, "max_position_embeddings %" PRId64 "\n", hp->max_positions);
@@ -648,12 +710,9 @@ void hparams_print(const struct hparams *hp, struct buf *out)
         buf_puts(out, "attention_bias true\n");
     if (hp->mlp_bias)
         buf_puts(out, "mlp_bias true\n");
-    buf_printf(out, "rope_type %s\n", rope_type_name(hp->rope.type));
-    buf_printf(out, "rope_theta ");
-    buf_double(out, hp->rope.theta);
-    buf_printf(out, " (%s)\n", hp->rope_by);
-    buf_printf(out, "rope_dim %d\n", hp->rope.dim);
-    print_rope(&hp->rope, out);
+    print_rope("", &hp->rope, hp->rope_by, out);
+    if (hp->window)
+        print_rope("sliding_", &hp->rope_local, hp->rope_local_by, out);
     if (hp->dtype[0])
         buf_printf(out, "dtype %s\n", hp->dtype);
     if (hp->bos >= 0)

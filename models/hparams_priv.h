@@ -80,4 +80,18 @@ int hp_read_partial_rope(const struct hp_reader *r, struct hparams *hp,
                          double class_theta, double class_part,
                          struct err *e) ATTR_MUST_USE;
 
+/* Where a family rotates each kind of layer in its own way. */
+struct hp_layer_rope {
+    const char *layer_type; /* key within rope_parameters */
+    double theta;           /* class default */
+    const char *theta_key; /* beside rope_parameters, in older files, or NULL */
+    const char *type;      /* class default if not "default", or NULL */
+    double part;           /* class default of partial_rotary_factor */
+    bool old_scaling;      /* rope_scaling of older files means this kind */
+};
+/* RoPE of layers with heads of `head_dim`; *by: where theta stood. */
+int hp_read_layer_rope(const struct hp_reader *r, const struct hp_layer_rope *d,
+                       int64_t head_dim, struct rope_params *p, const char **by,
+                       struct err *e) ATTR_MUST_USE;
+
 #endif

@@ -60,6 +60,9 @@ struct model_arch {
     /* Tensors that are skipped: patterns on the canonical name, see
      * checkpoint.c; NULL-terminated. */
     const char *const *ignore;
+    /* The rule by which a tensor of this canonical name, which is not needed,
+     * is skipped, or NULL; may be NULL. For what names alone do not tell. */
+    const char *(*spare)(const struct hparams *hp, const char *name);
     /* Judges how the tensors were written, by shapes and values, where names
      * do not tell; before shapes are complained of. May be NULL. */
     int (*layout)(struct ckpt *c, struct err *e);

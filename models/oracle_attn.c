@@ -131,9 +131,18 @@ struct attn {
  * head i % group of the head's. */
 struct piece {
     size_t g, token, rows;
-    size_t end; /* one behind the last position that any row sees */
-    size_t blocks;
+    size_t end;           /* one behind the last position that any row sees */
+    size_t first, blocks; /* the first block that a row sees; one behind the
+                             last */
 };
+
+/* The first position that token `pos` sees. */
+static size_t first_seen(const struct attn *t, size_t pos)
+{
+    size_t w = t->a->window;
+
+    return w && pos + 1 > w ? pos + 1 - w : 0;
+}
 
 static struct piece piece_of(const struct attn *t, uint64_t index)
 {
@@ -145,6 +154,7 @@ static struct piece piece_of(const struct attn *t, uint64_t index)
     n = t->o->n - p.token < t->tokens ? t->o->n - p.token : t->tokens;
     p.rows = n * t->group;
     p.end = (size_t)t->o->pos + p.token + n;
+    p.first = first_seen(t, (size_t)t->o->pos + p.token) / BLOCK;
     p.blocks = (p.end + BLOCK - 1) / BLOCK;
     return p;
 }
@@ -175,25 +185,30 @@ static void piece_scores(const struct attn *t, const struct piece *p,
         memcpy(heads + i * c->dim, t->q + row_offset(t, p, i),
                c->dim * sizeof(float));
     sgemm_pack(packed, heads, c->dim, p->rows, c->dim);
-    for (size_t b = 0; b < p->blocks; b++)
+    for (size_t b = p->first; b < p->blocks; b++)
         sgemm_rows(packed, p->rows, c->dim,
                    c->keys[b] + p->g * BLOCK * c->padded, c->padded,
                    block_len(p->end, b), NULL, scores + b * p->rows * BLOCK,
                    BLOCK, &w->gemm);
 }
 
-/* Scales the scores of a row before position `end`; returns the greatest. */
+/* What one row sees: positions [first, end). */
+struct sight {
+    size_t first, end;
+};
+
+/* Scales the scores that a row sees; returns the greatest. */
 static float row_max(const struct attn *t, const struct piece *p, float *row,
-                     size_t end)
+                     struct sight see)
 {
     float scale = (float)t->a->scale, max = -INFINITY;
     float part[8];
 
     for (size_t q = 0; q < 8; q++)
         part[q] = max;
-    for (size_t b = 0; b < p->blocks; b++) {
+    for (size_t b = p->first; b < p->blocks; b++) {
         float *s = row + b * p->rows * BLOCK;
-        size_t n = block_len(end, b), k = 0;
+        size_t n = block_len(see.end, b), k = block_len(see.first, b);
 
         for (; k + 8 <= n; k += 8) {
             for (size_t q = 0; q < 8; q++) {
@@ -211,21 +226,23 @@ static float row_max(const struct attn *t, const struct piece *p, float *row,
     return max;
 }
 
-/* Exponentials of one row in place, zero from position `end` on; returns
- * their sum. */
+/* Exponentials of one row in place, zero where it does not see; returns their
+ * sum. */
 static double row_exp(const struct attn *t, const struct piece *p, float *row,
-                      size_t end)
+                      struct sight see)
 {
     double part[8] = { 0 };
-    float max = row_max(t, p, row, end);
+    float max = row_max(t, p, row, see);
 
-    for (size_t b = 0; b < p->blocks; b++) {
+    for (size_t b = p->first; b < p->blocks; b++) {
         float *s = row + b * p->rows * BLOCK;
-        size_t n = block_len(end, b), len = sgemm_pad(block_len(p->end, b));
+        size_t n = block_len(see.end, b), k = block_len(see.first, b);
+        size_t len = sgemm_pad(block_len(p->end, b));
 
+        memset(s, 0, k * sizeof(*s));
         memset(s + n, 0, (len - n) * sizeof(*s));
-        oracle_exp_block(s, n, max);
-        for (size_t k = 0; k < len; k += 8) {
+        oracle_exp_block(s + k, n - k, max);
+        for (k = 0; k < len; k += 8) {
             for (size_t q = 0; q < 8; q++)
                 part[q] += (double)s[k + q];
         }
@@ -243,7 +260,7 @@ static void piece_mix(const struct attn *t, const struct piece *p,
     double *mix = w->mix.p;
 
     memset(mix, 0, c->dim * p->rows * sizeof(*mix));
-    for (size_t b = 0; b < p->blocks; b++) {
+    for (size_t b = p->first; b < p->blocks; b++) {
         const float *s = scores + b * p->rows * BLOCK;
         const float *v = c->values[b] + p->g * c->dim * BLOCK;
 
@@ -274,9 +291,12 @@ static void attn_pieces(void *arg, uint64_t begin, uint64_t end, int worker)
         double *sum = w->sum.p;
 
         piece_scores(t, &p, w);
-        for (size_t i = 0; i < p.rows; i++)
-            sum[i] = row_exp(t, &p, scores + i * BLOCK,
-                             (size_t)t->o->pos + p.token + i / t->group + 1);
+        for (size_t i = 0; i < p.rows; i++) {
+            size_t pos = (size_t)t->o->pos + p.token + i / t->group;
+            struct sight see = { first_seen(t, pos), pos + 1 };
+
+            sum[i] = row_exp(t, &p, scores + i * BLOCK, see);
+        }
         piece_mix(t, &p, w);
     }
 }

@@ -1,8 +1,10 @@
 /*
  * Row-wise blocks of the reference, spread over the threads: norms, sums,
- * the gate of the MLP, rotation. The formulas are in oracle_math.c.
+ * gated MLPs, rotation. The formulas are in oracle_math.c.
  */
 #include "models/oracle_priv.h"
+
+#include <math.h>
 
 #include "converter/base/mem.h"
 
@@ -64,21 +66,65 @@ void oracle_add(struct oracle *o, float *x, const float *y, size_t rows,
     par_for(o->par, rows, row_grain(width), add_rows, &r);
 }
 
-static void gate_rows(void *arg, uint64_t begin, uint64_t end, int worker)
+struct act_rows {
+    enum oracle_act act;
+    float *g;
+    const float *u;
+    size_t width;
+};
+
+static void act_rows(void *arg, uint64_t begin, uint64_t end, int worker)
 {
-    const struct pair_rows *r = arg;
+    const struct act_rows *r = arg;
 
     (void)worker;
-    oracle_silu_mul(r->x + begin * r->width, r->y + begin * r->width,
-                    (size_t)(end - begin) * r->width);
+    oracle_act_mul(r->act, r->g + begin * r->width, r->u + begin * r->width,
+                   (size_t)(end - begin) * r->width);
 }
 
-void oracle_gate(struct oracle *o, float *g, const float *u, size_t rows,
-                 size_t width)
+void oracle_gate(struct oracle *o, enum oracle_act act, float *g,
+                 const float *u, size_t rows, size_t width)
 {
-    struct pair_rows r = { .x = g, .y = u, .width = width };
+    struct act_rows r = { .act = act, .g = g, .u = u, .width = width };
 
-    par_for(o->par, rows, row_grain(width), gate_rows, &r);
+    par_for(o->par, rows, row_grain(width), act_rows, &r);
+}
+
+struct cap_rows {
+    float *x;
+    size_t width;
+    double cap;
+};
+
+static void cap_rows(void *arg, uint64_t begin, uint64_t end, int worker)
+{
+    const struct cap_rows *r = arg;
+
+    (void)worker;
+    for (uint64_t i = begin * r->width; i < end * r->width; i++)
+        r->x[i] = (float)(r->cap * tanh((double)r->x[i] / r->cap));
+}
+
+void oracle_softcap(struct oracle *o, float *x, size_t rows, size_t width,
+                    double cap)
+{
+    struct cap_rows r = { .x = x, .width = width, .cap = cap };
+
+    par_for(o->par, rows, row_grain(width), cap_rows, &r);
+}
+
+int oracle_gated_mlp(struct oracle *o, const struct oracle_gated *g,
+                     const float *x, size_t n, float *y, struct err *e)
+{
+    size_t inner = g->gate.out;
+    float *a = oracle_tmp(o, ORACLE_TMP_GATE, n, inner, e);
+    float *b = oracle_tmp(o, ORACLE_TMP_UP, n, inner, e);
+
+    if (!a || !b || oracle_linear(o, &g->gate, x, n, a, e) ||
+        oracle_linear(o, &g->up, x, n, b, e))
+        return -1;
+    oracle_gate(o, g->act, a, b, n, inner);
+    return oracle_linear(o, &g->down, a, n, y, e);
 }
 
 int oracle_rope_init(struct oracle *o, int which, const struct rope_params *r,

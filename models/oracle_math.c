@@ -207,6 +207,28 @@ static inline void silu_mul_body(float *g, const float *u, size_t n)
         g[i] = g[i] / (1.0f + exp_one(-g[i])) * u[i];
 }
 
+/* (1 + tanh z) / 2 is the sigmoid of 2 z. */
+static inline void gelu_mul_body(float *g, const float *u, size_t n)
+{
+    const float twice_root = 1.59576912160573071f; /* 2 sqrt(2 / pi) */
+
+    for (size_t i = 0; i < n; i++) {
+        float x = g[i];
+        float z = twice_root * (x + 0.044715f * x * x * x);
+
+        g[i] = x / (1.0f + exp_one(-z)) * u[i];
+    }
+}
+
+static inline void act_mul_body(enum oracle_act act, float *g, const float *u,
+                                size_t n)
+{
+    if (act == ACT_SILU)
+        silu_mul_body(g, u, n);
+    else
+        gelu_mul_body(g, u, n);
+}
+
 #if defined(__x86_64__)
 ATTR_TARGET("avx2,fma,f16c")
 static void exp_avx2(float *x, size_t n, float shift)
@@ -215,9 +237,10 @@ static void exp_avx2(float *x, size_t n, float shift)
 }
 
 ATTR_TARGET("avx2,fma,f16c")
-static void silu_mul_avx2(float *g, const float *u, size_t n)
+static void act_mul_avx2(enum oracle_act act, float *g, const float *u,
+                         size_t n)
 {
-    silu_mul_body(g, u, n);
+    act_mul_body(act, g, u, n);
 }
 #endif
 
@@ -232,13 +255,13 @@ void oracle_exp_block(float *x, size_t n, float shift)
     exp_body(x, n, shift);
 }
 
-void oracle_silu_mul(float *g, const float *u, size_t n)
+void oracle_act_mul(enum oracle_act act, float *g, const float *u, size_t n)
 {
 #if defined(__x86_64__)
     if (cpu_features() & CPU_AVX2) {
-        silu_mul_avx2(g, u, n);
+        act_mul_avx2(act, g, u, n);
         return;
     }
 #endif
-    silu_mul_body(g, u, n);
+    act_mul_body(act, g, u, n);
 }

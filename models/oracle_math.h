@@ -45,8 +45,13 @@ void oracle_rotate(enum rope_pairing pairing, float *head, int dim,
 /* x[i] = e^(x[i] - shift): within 1.5 units in the last place; below -87 it
  * is 0, above 88 it is e^88. NaN stays NaN. */
 void oracle_exp_block(float *x, size_t n, float shift);
-/* g[i] = silu(g[i]) u[i] */
-void oracle_silu_mul(float *g, const float *u, size_t n);
+/* Activations of gated MLPs. */
+enum oracle_act {
+    ACT_SILU,      /* x sigmoid(x) */
+    ACT_GELU_TANH, /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+};
+/* g[i] = act(g[i]) u[i] */
+void oracle_act_mul(enum oracle_act act, float *g, const float *u, size_t n);
 
 /* oracle_delta.c */
 

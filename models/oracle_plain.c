@@ -13,7 +13,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-enum { TMP_H, TMP_Q, TMP_K, TMP_V, TMP_MIX, TMP_GATE, TMP_UP };
+enum { TMP_H, TMP_Q, TMP_K, TMP_V, TMP_MIX };
 
 #define MAX_HEADS (1 << 16)
 
@@ -129,21 +129,15 @@ static int plain_mlp(struct oracle *o, const struct oracle_plain *p,
     const struct hparams *hp = &o->hp;
     size_t width = (size_t)hp->hidden, inner = (size_t)hp->intermediate;
     bool bias = p->mlp_bias && hp->mlp_bias;
-    struct oracle_mat gate =
-        oracle_layer_mat(layer, "mlp.gate_proj", inner, width, bias);
-    struct oracle_mat up =
-        oracle_layer_mat(layer, "mlp.up_proj", inner, width, bias);
-    struct oracle_mat down =
-        oracle_layer_mat(layer, "mlp.down_proj", width, inner, bias);
+    struct oracle_gated g = {
+        .gate = oracle_layer_mat(layer, "mlp.gate_proj", inner, width, bias),
+        .up = oracle_layer_mat(layer, "mlp.up_proj", inner, width, bias),
+        .down = oracle_layer_mat(layer, "mlp.down_proj", width, inner, bias),
+        .act = ACT_SILU,
+    };
     float *h = normed(o, p, layer, "post_attention_layernorm", x, e);
-    float *g = oracle_tmp(o, TMP_GATE, o->n, inner, e);
-    float *u = oracle_tmp(o, TMP_UP, o->n, inner, e);
 
-    if (!h || !g || !u || oracle_linear(o, &gate, h, o->n, g, e) ||
-        oracle_linear(o, &up, h, o->n, u, e))
-        return -1;
-    oracle_gate(o, g, u, o->n, inner);
-    if (oracle_linear(o, &down, g, o->n, h, e))
+    if (!h || oracle_gated_mlp(o, &g, h, o->n, h, e))
         return -1;
     oracle_add(o, x, h, o->n, width);
     return 0;

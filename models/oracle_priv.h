@@ -19,7 +19,14 @@
 
 #define ORACLE_PASS 512
 #define ORACLE_ROPES 2 /* distinct rotations in one model */
-#define ORACLE_TMPS 16
+/* Scratch: families number theirs from 0, shared blocks have the last. */
+enum {
+    ORACLE_TMP_GATE = 16,
+    ORACLE_TMP_UP,
+    ORACLE_TMP_ROWS,
+    ORACLE_TMP_DOWN,
+    ORACLE_TMPS
+};
 
 struct oracle_ops {
     const char *name;
@@ -146,8 +153,35 @@ void oracle_norm(struct oracle *o, enum norm_form form, const float *x,
                  float *y);
 void oracle_add(struct oracle *o, float *x, const float *y, size_t rows,
                 size_t width);
-void oracle_gate(struct oracle *o, float *g, const float *u, size_t rows,
-                 size_t width); /* g = silu(g) u */
+void oracle_gate(struct oracle *o, enum oracle_act act, float *g,
+                 const float *u, size_t rows, size_t width); /* g = act(g) u */
+
+/* x = cap tanh(x / cap) */
+void oracle_softcap(struct oracle *o, float *x, size_t rows, size_t width,
+                    double cap);
+
+/* Three matrices as they lie in the checkpoint. */
+struct oracle_gated {
+    struct oracle_mat gate, up, down;
+    enum oracle_act act;
+};
+/* y [n, width] = down(act(gate x) * up x); y == x is allowed. */
+int oracle_gated_mlp(struct oracle *o, const struct oracle_gated *g,
+                     const float *x, size_t n, float *y,
+                     struct err *e) ATTR_MUST_USE;
+
+/* oracle_experts.c: experts of one layer, stacked in two tensors. */
+struct oracle_experts {
+    char gate_up[128]; /* [experts, 2 inner, hidden], the gate's rows first */
+    char down[128];    /* [experts, hidden, inner] */
+    size_t n, inner;
+    enum oracle_act act;
+    size_t k;                        /* of a token */
+    const struct oracle_pick *picks; /* [tokens, k] */
+};
+/* Adds to sum [n, hidden] what the chosen experts make of h [n, hidden]. */
+int oracle_run_experts(struct oracle *o, const struct oracle_experts *x,
+                       const float *h, float *sum, struct err *e) ATTR_MUST_USE;
 
 /* Rotation number `which`; its tables are refilled for each pass. */
 int oracle_rope_init(struct oracle *o, int which, const struct rope_params *r,
@@ -177,6 +211,8 @@ struct oracle_attn {
     int64_t layer; /* whose cache is read */
     size_t heads;  /* of the queries; consecutive ones share a cached head */
     double scale;  /* of the scores */
+    size_t window; /* a token sees so many positions, its own included; 0: all
+                      up to its own */
 };
 /* Causal softmax attention of q [n, heads, dim] over the cache, which holds
  * the pass already; y [n, heads, dim]. */
@@ -205,6 +241,7 @@ int plain_norm(struct oracle *o, const struct oracle_plain *p, float *x,
 int plain_head(struct oracle *o, const float *x, size_t n, float *logits,
                struct err *e) ATTR_MUST_USE;
 
-extern const struct oracle_ops oracle_llama, oracle_qwen3, oracle_qwen3_5;
+extern const struct oracle_ops oracle_llama, oracle_qwen3, oracle_qwen3_5,
+    oracle_gemma3, oracle_gemma4;
 
 #endif

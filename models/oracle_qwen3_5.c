@@ -454,7 +454,7 @@ static int linear_mixer(struct oracle *o, int64_t layer, float *x,
         recur(o, layer, qkv, a, b, y, e))
         return -1;
     oracle_norm(o, NORM_PLAIN, y, norm, o->n * w.nv, w.dv, o->hp.rms_eps, y);
-    oracle_gate(o, z, y, o->n, w.values);
+    oracle_gate(o, ACT_SILU, z, y, o->n, w.values);
     if (layer_linear(o, layer, "linear_attn.out_proj", width, w.values, z, h,
                      e))
         return -1;
@@ -464,53 +464,17 @@ static int linear_mixer(struct oracle *o, int64_t layer, float *x,
 
 /* ---- MLP and experts ---- */
 
-/* Three matrices as they lie in the checkpoint. */
-struct gated {
-    struct oracle_mat gate, up, down;
-};
-
-/* y [n, width] = down(silu(gate x) * up x); y == x is allowed. */
-static int gated_mlp(struct oracle *o, const struct gated *g, const float *x,
-                     size_t n, float *y, struct err *e)
+static struct oracle_gated mlp_of(int64_t layer, const char *gate,
+                                  const char *up, const char *down,
+                                  size_t inner, size_t width)
 {
-    size_t inner = g->gate.out;
-    float *a = oracle_tmp(o, TMP_GATE, n, inner, e);
-    float *b = oracle_tmp(o, TMP_UP, n, inner, e);
-
-    if (!a || !b || oracle_linear(o, &g->gate, x, n, a, e) ||
-        oracle_linear(o, &g->up, x, n, b, e))
-        return -1;
-    oracle_gate(o, a, b, n, inner);
-    return oracle_linear(o, &g->down, a, n, y, e);
-}
-
-static struct gated mlp_of(int64_t layer, const char *gate, const char *up,
-                           const char *down, size_t inner, size_t width)
-{
-    struct gated g = {
+    struct oracle_gated g = {
         .gate = oracle_layer_mat(layer, gate, inner, width, false),
         .up = oracle_layer_mat(layer, up, inner, width, false),
         .down = oracle_layer_mat(layer, down, width, inner, false),
+        .act = ACT_SILU,
     };
 
-    return g;
-}
-
-/* Expert `x` of the stacked matrices, whose names have no ".weight". */
-static struct gated expert_of(const struct hparams *hp, int64_t layer, size_t x)
-{
-    size_t width = (size_t)hp->hidden, inner = (size_t)hp->moe_intermediate;
-    struct gated g = {
-        .gate = { .row = x * 2 * inner, .out = inner, .in = width },
-        .up = { .row = x * 2 * inner + inner, .out = inner, .in = width },
-        .down = { .row = x * width, .out = width, .in = inner },
-    };
-
-    snprintf(g.gate.name, sizeof(g.gate.name),
-             "layers.%" PRId64 ".mlp.experts.gate_up_proj", layer);
-    memcpy(g.up.name, g.gate.name, sizeof(g.up.name));
-    snprintf(g.down.name, sizeof(g.down.name),
-             "layers.%" PRId64 ".mlp.experts.down_proj", layer);
     return g;
 }
 
@@ -533,62 +497,18 @@ static struct oracle_pick *route_all(struct oracle *o, int64_t layer,
     return picks;
 }
 
-/* The weight of an expert for a token; negative if it is not among its k. */
-static double weight_of(const struct oracle_pick *picks, size_t k,
-                        size_t expert)
-{
-    for (size_t i = 0; i < k; i++)
-        if (picks[i].expert == expert)
-            return picks[i].weight;
-    return -1;
-}
-
-/* Adds one expert's part to the sums of the tokens that chose it. */
-static int run_expert(struct oracle *o, int64_t layer, size_t expert,
-                      const struct oracle_pick *picks, const float *h,
-                      float *sum, struct err *e)
-{
-    size_t width = (size_t)o->hp.hidden, k = (size_t)o->hp.experts_per_token;
-    struct gated g = expert_of(&o->hp, layer, expert);
-    float *rows = oracle_tmp(o, TMP_ROWS, o->n, width, e);
-    float *down = oracle_tmp(o, TMP_DOWN, o->n, width, e);
-    size_t n = 0;
-
-    if (!rows || !down)
-        return -1;
-    for (size_t t = 0; t < o->n; t++)
-        if (!(weight_of(picks + t * k, k, expert) < 0))
-            memcpy(rows + n++ * width, h + t * width, width * sizeof(*rows));
-    if (!n)
-        return 0;
-    if (gated_mlp(o, &g, rows, n, down, e))
-        return -1;
-    n = 0;
-    for (size_t t = 0; t < o->n; t++) {
-        double w = weight_of(picks + t * k, k, expert);
-        const float *d = down + n * width;
-
-        if (w < 0)
-            continue;
-        for (size_t i = 0; i < width; i++)
-            sum[t * width + i] += (float)(w * (double)d[i]);
-        n++;
-    }
-    return 0;
-}
-
 static int shared_expert(struct oracle *o, int64_t layer, const float *h,
                          float *sum, struct err *e)
 {
     size_t width = (size_t)o->hp.hidden;
-    struct gated g =
+    struct oracle_gated g =
         mlp_of(layer, "mlp.shared_expert.gate_proj",
                "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj",
                (size_t)o->hp.shared_intermediate, width);
     float *gate = oracle_tmp(o, TMP_B, o->n, 1, e);
     float *down = oracle_tmp(o, TMP_DOWN, o->n, width, e);
 
-    if (!gate || !down || gated_mlp(o, &g, h, o->n, down, e) ||
+    if (!gate || !down || oracle_gated_mlp(o, &g, h, o->n, down, e) ||
         layer_linear(o, layer, "mlp.shared_expert_gate", 1, width, h, gate, e))
         return -1;
     for (size_t t = 0; t < o->n; t++) {
@@ -603,30 +523,37 @@ static int shared_expert(struct oracle *o, int64_t layer, const float *h,
 static int experts_mlp(struct oracle *o, int64_t layer, const float *h,
                        float *sum, struct err *e)
 {
-    size_t width = (size_t)o->hp.hidden;
-    const struct oracle_pick *picks = route_all(o, layer, h, e);
+    struct oracle_experts x = { .n = (size_t)o->hp.experts,
+                                .inner = (size_t)o->hp.moe_intermediate,
+                                .act = ACT_SILU,
+                                .k = (size_t)o->hp.experts_per_token };
 
-    if (!picks)
+    snprintf(x.gate_up, sizeof(x.gate_up),
+             "layers.%" PRId64 ".mlp.experts.gate_up_proj", layer);
+    snprintf(x.down, sizeof(x.down), "layers.%" PRId64 ".mlp.experts.down_proj",
+             layer);
+    x.picks = route_all(o, layer, h, e);
+    if (!x.picks)
         return -1;
-    memset(sum, 0, o->n * width * sizeof(*sum));
-    for (size_t i = 0; i < (size_t)o->hp.experts; i++)
-        if (run_expert(o, layer, i, picks, h, sum, e))
-            return -1;
+    memset(sum, 0, o->n * (size_t)o->hp.hidden * sizeof(*sum));
+    if (oracle_run_experts(o, &x, h, sum, e))
+        return -1;
     return shared_expert(o, layer, h, sum, e);
 }
 
 static int hybrid_mlp(struct oracle *o, int64_t layer, float *x, struct err *e)
 {
     size_t width = (size_t)o->hp.hidden;
-    struct gated g = mlp_of(layer, "mlp.gate_proj", "mlp.up_proj",
-                            "mlp.down_proj", (size_t)o->hp.intermediate, width);
+    struct oracle_gated g =
+        mlp_of(layer, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+               (size_t)o->hp.intermediate, width);
     float *h = normed(o, layer, "post_attention_layernorm", x, e);
     float *sum = oracle_tmp(o, TMP_SUM, o->n, width, e);
 
     if (!h || !sum)
         return -1;
     if (o->hp.experts ? experts_mlp(o, layer, h, sum, e)
-                      : gated_mlp(o, &g, h, o->n, sum, e))
+                      : oracle_gated_mlp(o, &g, h, o->n, sum, e))
         return -1;
     oracle_add(o, x, sum, o->n, width);
     return 0;

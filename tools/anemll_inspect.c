@@ -331,9 +331,10 @@ static int inspect_package(struct cli *c, const struct args *a, struct err *e)
 
 /* ---- checkpoints ---- */
 
-static void rope_json(const struct rope_params *r, struct js_writer *w)
+static void rope_json(const char *key, const struct rope_params *r,
+                      struct js_writer *w)
 {
-    js_w_object(w, "rope");
+    js_w_object(w, key);
     js_w_string(w, "type", rope_type_name(r->type));
     js_w_double(w, "theta", r->theta);
     js_w_int(w, "dim", r->dim);
@@ -341,8 +342,51 @@ static void rope_json(const struct rope_params *r, struct js_writer *w)
         js_w_double(w, "factor", r->factor);
     if (r->type == ROPE_YARN || r->type == ROPE_LLAMA3)
         js_w_double(w, "original_max", r->original_max);
+    if (r->type == ROPE_PROPORTIONAL)
+        js_w_int(w, "pairs_that_turn", r->live);
     js_w_double(w, "attention_scaling", r->attention_scaling);
     js_w_end(w);
+}
+
+static void kinds_json(const struct hparams *hp, struct js_writer *w)
+{
+    static const char *const kinds[] = {
+        [HP_LAYER_FULL] = "full_attention",
+        [HP_LAYER_LINEAR] = "linear_attention",
+        [HP_LAYER_SLIDING] = "sliding_attention",
+    };
+
+    js_w_array(w, "layer_types", true);
+    for (int64_t i = 0; i < hp->layers; i++)
+        js_w_string(w, NULL, kinds[hp->layer_kind[i]]);
+    js_w_end(w);
+}
+
+/* Families with sliding layers. */
+static void window_json(const struct hparams *hp, struct js_writer *w)
+{
+    kinds_json(hp, w);
+    js_w_int(w, "sliding_window", hp->window);
+    js_w_int(w, "global_head_dim", hp->global_head_dim);
+    js_w_int(w, "num_global_key_value_heads", hp->global_kv_heads);
+    js_w_int(w, "num_kv_shared_layers", hp->kv_shared_layers);
+    js_w_array(w, "kv_source", true);
+    for (int64_t i = 0; i < hp->layers; i++)
+        js_w_int(w, NULL, hp_layer_kv_source(hp, i));
+    js_w_end(w);
+    js_w_bool(w, "attention_k_eq_v", hp->k_eq_v);
+    js_w_bool(w, "use_double_wide_mlp", hp->double_wide_mlp);
+    js_w_int(w, "hidden_size_per_layer_input", hp->ple_width);
+    js_w_double(w, "embedding_scale", hp->embed_scale);
+    js_w_double(w, "final_logit_softcapping", hp->final_softcap);
+    rope_json("sliding_rope", &hp->rope_local, w);
+}
+
+static void experts_json(const struct hparams *hp, struct js_writer *w)
+{
+    js_w_int(w, "num_experts", hp->experts);
+    js_w_int(w, "num_experts_per_tok", hp->experts_per_token);
+    js_w_int(w, "moe_intermediate_size", hp->moe_intermediate);
 }
 
 static void hparams_json(const struct hparams *hp, struct js_writer *w)
@@ -363,41 +407,31 @@ static void hparams_json(const struct hparams *hp, struct js_writer *w)
     js_w_string(w, "tied_by", hp->tied_by);
     js_w_bool(w, "attention_bias", hp->attention_bias);
     js_w_bool(w, "mlp_bias", hp->mlp_bias);
-    rope_json(&hp->rope, w);
+    rope_json("rope", &hp->rope, w);
+    if (hp->window)
+        window_json(hp, w);
+    if (hp->experts)
+        experts_json(hp, w);
     js_w_uint(w, "parameters", hparams_count(hp));
     js_w_end(w);
 }
 
 static void hparams_text(const struct hparams *hp, struct buf *out)
 {
-    char theta[NUM_TEXT_MAX], eps[NUM_TEXT_MAX];
+    struct buf lines = BUF_INIT;
 
-    num_text(theta, hp->rope.theta);
-    num_text(eps, hp->rms_eps);
     buf_printf(out, "%s checkpoint (%s), %" PRIu64 " parameters\n",
                hp->arch->name,
                hp->architecture[0] ? hp->architecture : hp->model_type,
                hparams_count(hp));
-    buf_printf(out,
-               "  vocab_size %" PRId64 "\n  hidden_size %" PRId64
-               "\n  intermediate_size %" PRId64 "\n  num_hidden_layers %" PRId64
-               "\n",
-               hp->vocab, hp->hidden, hp->intermediate, hp->layers);
-    buf_printf(out,
-               "  num_attention_heads %" PRId64
-               "\n  num_key_value_heads %" PRId64 "\n  head_dim %" PRId64
-               "\n  max_position_embeddings %" PRId64 "\n",
-               hp->heads, hp->kv_heads, hp->head_dim, hp->max_positions);
-    buf_printf(out,
-               "  rms_norm_eps %s\n  tie_word_embeddings %s (%s)\n"
-               "  attention_bias %s, mlp_bias %s\n",
-               eps, hp->tied ? "true" : "false",
-               hp->tied_by ? hp->tied_by : "?",
-               hp->attention_bias ? "true" : "false",
-               hp->mlp_bias ? "true" : "false");
-    buf_printf(out, "  rope %s, theta %s (%s), width %d\n",
-               rope_type_name(hp->rope.type), theta,
-               hp->rope_by ? hp->rope_by : "?", hp->rope.dim);
+    hparams_print(hp, &lines);
+    for (const char *s = buf_text(&lines); *s;) {
+        size_t n = strcspn(s, "\n");
+
+        buf_printf(out, "  %.*s\n", (int)n, s);
+        s += n + (s[n] == '\n');
+    }
+    buf_release(&lines);
 }
 
 static void tensors(const struct ckpt *k, struct js_writer *w, struct buf *out,
