@@ -102,7 +102,7 @@ struct oracle {
     size_t n;
 
     const struct oracle_watch *watch; /* of the step of a walk, or NULL */
-    struct kv_cache *kv; /* one per layer; unused ones are empty */
+    struct kv_cache *kv;              /* one per layer; unused ones are empty */
     struct rope_table rope[ORACLE_ROPES];
     struct held_set held;
     struct oracle_worker *workers;
