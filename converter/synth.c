@@ -4,6 +4,8 @@
 #include "converter/synth.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,10 +20,8 @@
 #define EXPERTS_MAX 1024
 
 static const struct synth_family *const families[] = {
-    &synth_llama,
-    &synth_qwen3,
-    &synth_qwen3_5,
-    &synth_qwen3_5_moe,
+    &synth_gemma3, &synth_gemma4,  &synth_llama,
+    &synth_qwen3,  &synth_qwen3_5, &synth_qwen3_5_moe,
 };
 #define N_FAMILIES (sizeof families / sizeof families[0])
 
@@ -46,6 +46,45 @@ int synth_add(struct synth_plan *p, const struct synth_tensor *t, struct err *e)
     if (!(t->share >= 1) && !t->spare)
         p->parameters += synth_elems(t);
     return 0;
+}
+
+void synth_under(struct synth_list *l, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(l->at, sizeof l->at, fmt, ap);
+    va_end(ap);
+}
+
+void synth_put(struct synth_list *l, const char *name, struct synth_tensor t)
+{
+    snprintf(t.name, sizeof t.name, "%s%.47s", l->at, name);
+    t.f32 = t.f32 || l->m->f32;
+    t.spare = l->spare;
+    if (!l->failed)
+        l->failed = synth_add(l->p, &t, l->e) != 0;
+}
+
+void synth_matrix(struct synth_list *l, const char *name, uint64_t rows,
+                  uint64_t cols, double gain)
+{
+    struct synth_tensor t = { .kind = SYNTH_MATRIX,
+                              .rank = 2,
+                              .dims = { rows, cols } };
+
+    t.sigma = gain / synth_root((double)cols);
+    synth_put(l, name, t);
+}
+
+void synth_vector(struct synth_list *l, const char *name, uint64_t n,
+                  double centre)
+{
+    struct synth_tensor t = { .kind = SYNTH_VECTOR, .rank = 1, .dims = { n } };
+
+    t.centre = centre;
+    t.sigma = SYNTH_NORM_SIGMA;
+    synth_put(l, name, t);
 }
 
 bool synth_model_at(size_t i, struct synth_info *out)

@@ -37,6 +37,14 @@ struct synth_shape {
     /* Mixture of experts. */
     uint64_t experts, top, expert_inter, shared_inter;
     bool listed; /* experts are stored one by one */
+    /* Gemma: what a sliding layer sees; heads of full layers; layers that
+     * share keys and values; width of per-layer embeddings. */
+    uint64_t window, full_head_dim, full_kv_heads, shared, ple;
+    bool wide;      /* layers that share have MLPs of twice the width */
+    bool k_eq_v;    /* full layers have no value matrix */
+    bool spare_kv;  /* layers that share have tensors for them all the same */
+    bool overrides; /* full layers' heads stand in per_layer_config */
+    double softcap, query_scalar;
 };
 
 /* How values are drawn; see synth_weights.c. */
@@ -74,6 +82,23 @@ int synth_add(struct synth_plan *p, const struct synth_tensor *t,
 /* Newton's square root: the same bits everywhere, without libm. */
 double synth_root(double x);
 
+/* A plan that grows under one prefix; the first failure stays. */
+struct synth_list {
+    const struct synth_shape *m;
+    struct synth_plan *p;
+    struct err *e;
+    char at[48]; /* in front of the names */
+    bool spare, failed;
+};
+void synth_under(struct synth_list *l, const char *fmt, ...) ATTR_PRINTF(2, 3);
+void synth_put(struct synth_list *l, const char *name, struct synth_tensor t);
+/* `gain` is the standard deviation of an output for inputs of deviation 1. */
+void synth_matrix(struct synth_list *l, const char *name, uint64_t rows,
+                  uint64_t cols, double gain);
+/* With deviation SYNTH_NORM_SIGMA around `centre`. */
+void synth_vector(struct synth_list *l, const char *name, uint64_t n,
+                  double centre);
+
 struct synth_family {
     const char *arch;
     const struct synth_shape *shapes;
@@ -83,8 +108,8 @@ struct synth_family {
     int (*tensors)(const struct synth_shape *m, struct synth_plan *p,
                    struct err *e);
 };
-extern const struct synth_family synth_llama, synth_qwen3, synth_qwen3_5,
-    synth_qwen3_5_moe;
+extern const struct synth_family synth_gemma3, synth_gemma4, synth_llama,
+    synth_qwen3, synth_qwen3_5, synth_qwen3_5_moe;
 
 /* Ids of the tokenizer: the bytes, then these. */
 enum { SYNTH_END_OF_TEXT = 256, SYNTH_IM_START, SYNTH_IM_END, SYNTH_TOKENS };

@@ -5,7 +5,6 @@
  * prediction ("mtp.") and some of a vision tower ("model.visual.").
  */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -188,78 +187,29 @@ static void config(const struct synth_shape *m, struct js_writer *w)
 
 /* ---- tensors ---- */
 
-/* A list that grows; the first failure stays. */
-struct list {
-    const struct synth_shape *m;
-    struct synth_plan *p;
-    struct err *e;
-    char at[48]; /* in front of the names */
-    bool spare, failed;
-};
-
-static void under(struct list *l, const char *fmt, ...) ATTR_PRINTF(2, 3);
-static void under(struct list *l, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(l->at, sizeof l->at, fmt, ap);
-    va_end(ap);
-}
-
-static void put(struct list *l, const char *name, struct synth_tensor t)
-{
-    snprintf(t.name, sizeof t.name, "%s%.47s", l->at, name);
-    t.f32 = t.f32 || l->m->f32;
-    t.spare = l->spare;
-    if (!l->failed)
-        l->failed = synth_add(l->p, &t, l->e) != 0;
-}
-
-/* `gain` is the standard deviation of an output for inputs of deviation 1. */
-static void matrix(struct list *l, const char *name, uint64_t rows,
-                   uint64_t cols, double gain)
-{
-    struct synth_tensor t = { .kind = SYNTH_MATRIX,
-                              .rank = 2,
-                              .dims = { rows, cols } };
-
-    t.sigma = gain / synth_root((double)cols);
-    put(l, name, t);
-}
-
-static void vector(struct list *l, const char *name, uint64_t n, double centre)
-{
-    struct synth_tensor t = { .kind = SYNTH_VECTOR, .rank = 1, .dims = { n } };
-
-    t.centre = centre;
-    t.sigma = SYNTH_NORM_SIGMA;
-    put(l, name, t);
-}
-
 /* The branches add up to a residual of deviation about 2. */
 static double out_gain(const struct synth_shape *m)
 {
     return synth_root(6.0 / (double)m->layers);
 }
 
-static void attention(struct list *l)
+static void attention(struct synth_list *l)
 {
     const struct synth_shape *m = l->m;
     uint64_t h = m->hidden, q = m->heads * m->head_dim,
              kv = m->kv_heads * m->head_dim;
 
-    vector(l, "self_attn.k_norm.weight", m->head_dim, 0);
-    matrix(l, "self_attn.k_proj.weight", kv, h, 1);
-    matrix(l, "self_attn.o_proj.weight", h, q, 2 * out_gain(m));
-    vector(l, "self_attn.q_norm.weight", m->head_dim, 0);
-    matrix(l, "self_attn.q_proj.weight", 2 * q, h, 1);
-    matrix(l, "self_attn.v_proj.weight", kv, h, 1);
+    synth_vector(l, "self_attn.k_norm.weight", m->head_dim, 0);
+    synth_matrix(l, "self_attn.k_proj.weight", kv, h, 1);
+    synth_matrix(l, "self_attn.o_proj.weight", h, q, 2 * out_gain(m));
+    synth_vector(l, "self_attn.q_norm.weight", m->head_dim, 0);
+    synth_matrix(l, "self_attn.q_proj.weight", 2 * q, h, 1);
+    synth_matrix(l, "self_attn.v_proj.weight", kv, h, 1);
 }
 
 /* Heads forget as in trained models: e^A_log between 0.5 and 16, time steps
  * softplus(dt_bias) between 0.001 and 0.1. */
-static void recurrence(struct list *l)
+static void recurrence(struct synth_list *l)
 {
     struct synth_tensor rate = { .kind = SYNTH_UNIFORM,
                                  .f32 = true,
@@ -279,12 +229,12 @@ static void recurrence(struct list *l)
                                  .centre = 1,
                                  .sigma = SYNTH_NORM_SIGMA };
 
-    put(l, "linear_attn.A_log", rate);
-    put(l, "linear_attn.dt_bias", step);
-    put(l, "linear_attn.norm.weight", norm);
+    synth_put(l, "linear_attn.A_log", rate);
+    synth_put(l, "linear_attn.dt_bias", step);
+    synth_put(l, "linear_attn.norm.weight", norm);
 }
 
-static void linear(struct list *l)
+static void linear(struct synth_list *l)
 {
     const struct synth_shape *m = l->m;
     uint64_t h = m->hidden, nv = m->lin_values, v = nv * m->lin_value_dim;
@@ -308,24 +258,25 @@ static void linear(struct list *l)
 
     /* Keys resemble their queries: what is read is no noise. */
     recurrence(l);
-    put(l, "linear_attn.conv1d.weight", conv);
-    matrix(l, "linear_attn.in_proj_a.weight", nv, h, 0.5);
-    matrix(l, "linear_attn.in_proj_b.weight", nv, h, 0.5);
-    put(l, "linear_attn.in_proj_qkv.weight", qkv);
-    matrix(l, "linear_attn.in_proj_z.weight", v, h, 1);
-    matrix(l, "linear_attn.out_proj.weight", h, v, 2 * out_gain(m));
+    synth_put(l, "linear_attn.conv1d.weight", conv);
+    synth_matrix(l, "linear_attn.in_proj_a.weight", nv, h, 0.5);
+    synth_matrix(l, "linear_attn.in_proj_b.weight", nv, h, 0.5);
+    synth_put(l, "linear_attn.in_proj_qkv.weight", qkv);
+    synth_matrix(l, "linear_attn.in_proj_z.weight", v, h, 1);
+    synth_matrix(l, "linear_attn.out_proj.weight", h, v, 2 * out_gain(m));
 }
 
-static void mlp(struct list *l, const char *stem, uint64_t inner, double gain)
+static void mlp(struct synth_list *l, const char *stem, uint64_t inner,
+                double gain)
 {
     char name[64];
 
     snprintf(name, sizeof name, "%s.down_proj.weight", stem);
-    matrix(l, name, l->m->hidden, inner, gain);
+    synth_matrix(l, name, l->m->hidden, inner, gain);
     snprintf(name, sizeof name, "%s.gate_proj.weight", stem);
-    matrix(l, name, inner, l->m->hidden, 1);
+    synth_matrix(l, name, inner, l->m->hidden, 1);
     snprintf(name, sizeof name, "%s.up_proj.weight", stem);
-    matrix(l, name, inner, l->m->hidden, 1);
+    synth_matrix(l, name, inner, l->m->hidden, 1);
 }
 
 /* Experts resemble the first of their layer, as do those that grew out of one
@@ -334,7 +285,7 @@ static void mlp(struct list *l, const char *stem, uint64_t inner, double gain)
 #define EXPERT_SHARE 0.97
 #define ROUTER_GAIN 8
 
-static void stacked(struct list *l, const char *name, uint64_t rows,
+static void stacked(struct synth_list *l, const char *name, uint64_t rows,
                     uint64_t cols, double gain)
 {
     struct synth_tensor t = { .kind = SYNTH_MATRIX,
@@ -345,11 +296,11 @@ static void stacked(struct list *l, const char *name, uint64_t rows,
                               .share = EXPERT_SHARE };
 
     t.sigma = gain / synth_root((double)cols);
-    put(l, name, t);
+    synth_put(l, name, t);
 }
 
 /* One of the experts that are stored apart. */
-static void listed(struct list *l, uint64_t expert, const char *name,
+static void listed(struct synth_list *l, uint64_t expert, const char *name,
                    uint64_t rows, uint64_t cols, double gain)
 {
     struct synth_tensor t = { .kind = SYNTH_MATRIX,
@@ -361,15 +312,15 @@ static void listed(struct list *l, uint64_t expert, const char *name,
     t.sigma = gain / synth_root((double)cols);
     snprintf(t.like, sizeof t.like, "%smlp.experts.0.%s", l->at, name);
     snprintf(own, sizeof own, "mlp.experts.%" PRIu64 ".%s", expert, name);
-    put(l, own, t);
+    synth_put(l, own, t);
 }
 
-static void experts(struct list *l)
+static void experts(struct synth_list *l)
 {
     const struct synth_shape *m = l->m;
     uint64_t h = m->hidden, inner = m->expert_inter;
 
-    matrix(l, "mlp.gate.weight", m->experts, h, ROUTER_GAIN);
+    synth_matrix(l, "mlp.gate.weight", m->experts, h, ROUTER_GAIN);
     for (uint64_t i = 0; i < m->experts && m->listed; i++) {
         listed(l, i, "down_proj.weight", h, inner, out_gain(m));
         listed(l, i, "gate_proj.weight", inner, h, 1);
@@ -380,12 +331,12 @@ static void experts(struct list *l)
         stacked(l, "mlp.experts.gate_up_proj", 2 * inner, h, 1);
     }
     mlp(l, "mlp.shared_expert", m->shared_inter, out_gain(m));
-    matrix(l, "mlp.shared_expert_gate.weight", 1, h, 1);
+    synth_matrix(l, "mlp.shared_expert_gate.weight", 1, h, 1);
 }
 
-static void block(struct list *l, bool full)
+static void block(struct synth_list *l, bool full)
 {
-    vector(l, "input_layernorm.weight", l->m->hidden, 0);
+    synth_vector(l, "input_layernorm.weight", l->m->hidden, 0);
     if (full)
         attention(l);
     else
@@ -394,11 +345,11 @@ static void block(struct list *l, bool full)
         experts(l);
     else
         mlp(l, "mlp", l->m->inter, out_gain(l->m));
-    vector(l, "post_attention_layernorm.weight", l->m->hidden, 0);
+    synth_vector(l, "post_attention_layernorm.weight", l->m->hidden, 0);
 }
 
 /* What a text model skips. */
-static void spare(struct list *l)
+static void spare(struct synth_list *l)
 {
     uint64_t h = l->m->hidden, v = l->m->vision;
     struct synth_tensor patches = { .kind = SYNTH_MATRIX,
@@ -407,40 +358,42 @@ static void spare(struct list *l)
                                     .sigma = 0.02 };
 
     l->spare = true;
-    under(l, "mtp.");
-    matrix(l, "fc.weight", h, 2 * h, 1);
-    vector(l, "norm.weight", h, 0);
-    vector(l, "pre_fc_norm_embedding.weight", h, 0);
-    vector(l, "pre_fc_norm_hidden.weight", h, 0);
-    under(l, "mtp.layers.0.");
+    synth_under(l, "mtp.");
+    synth_matrix(l, "fc.weight", h, 2 * h, 1);
+    synth_vector(l, "norm.weight", h, 0);
+    synth_vector(l, "pre_fc_norm_embedding.weight", h, 0);
+    synth_vector(l, "pre_fc_norm_hidden.weight", h, 0);
+    synth_under(l, "mtp.layers.0.");
     block(l, true);
-    under(l, "model.visual.");
-    matrix(l, "blocks.0.attn.qkv.weight", 3 * v, v, 1);
-    vector(l, "blocks.0.attn.qkv.bias", 3 * v, 0);
-    vector(l, "blocks.0.norm1.weight", v, 1);
-    vector(l, "merger.norm.weight", v, 1);
-    put(l, "patch_embed.proj.weight", patches);
-    vector(l, "patch_embed.proj.bias", v, 0);
-    matrix(l, "pos_embed.weight", POSITIONS, v, 1);
+    synth_under(l, "model.visual.");
+    synth_matrix(l, "blocks.0.attn.qkv.weight", 3 * v, v, 1);
+    synth_vector(l, "blocks.0.attn.qkv.bias", 3 * v, 0);
+    synth_vector(l, "blocks.0.norm1.weight", v, 1);
+    synth_vector(l, "merger.norm.weight", v, 1);
+    synth_put(l, "patch_embed.proj.weight", patches);
+    synth_vector(l, "patch_embed.proj.bias", v, 0);
+    synth_matrix(l, "pos_embed.weight", POSITIONS, v, 1);
 }
 
 static int tensors(const struct synth_shape *m, struct synth_plan *p,
                    struct err *e)
 {
     const char *stem = m->text_only ? "model." : "model.language_model.";
-    struct list l = { .m = m, .p = p, .e = e };
+    struct synth_list l = { .m = m, .p = p, .e = e };
 
-    under(&l, "%s", stem);
-    matrix(&l, "embed_tokens.weight", m->vocab, m->hidden, SYNTH_LOGIT_GAIN);
+    synth_under(&l, "%s", stem);
+    synth_matrix(&l, "embed_tokens.weight", m->vocab, m->hidden,
+                 SYNTH_LOGIT_GAIN);
     for (uint64_t i = 0; i < m->layers; i++) {
-        under(&l, "%slayers.%" PRIu64 ".", stem, i);
+        synth_under(&l, "%slayers.%" PRIu64 ".", stem, i);
         block(&l, is_full(m, i));
     }
-    under(&l, "%s", stem);
-    vector(&l, "norm.weight", m->hidden, 0);
-    under(&l, "%s", "");
+    synth_under(&l, "%s", stem);
+    synth_vector(&l, "norm.weight", m->hidden, 0);
+    synth_under(&l, "%s", "");
     if (!m->tied)
-        matrix(&l, "lm_head.weight", m->vocab, m->hidden, SYNTH_LOGIT_GAIN);
+        synth_matrix(&l, "lm_head.weight", m->vocab, m->hidden,
+                     SYNTH_LOGIT_GAIN);
     if (m->vision)
         spare(&l);
     return l.failed ? -1 : 0;

@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     struct args a = { .arch = "qwen3", .like = "tiny", .seed = 1 };
     const struct cli_option options[] = {
         { "--arch", NULL, CLI_TEXT, &a.arch, "NAME",
-          "qwen3, llama, qwen3_5 or qwen3_5_moe (qwen3)" },
+          "qwen3, llama, qwen3_5, qwen3_5_moe, gemma3 or gemma4 (qwen3)" },
         { "--like", NULL, CLI_TEXT, &a.like, "MODEL",
           "shape: tiny, odd, or a published model such as qwen3-0.6b (tiny)" },
         { "--layers", NULL, CLI_INT, &a.layers, "N",

@@ -20,7 +20,8 @@ test_same_seed_same_bytes() {
 }
 test_every_small_shape_is_a_sound_checkpoint() {
     for m in qwen3:tiny qwen3:odd llama:tiny qwen3_5:tiny qwen3_5:odd \
-        qwen3_5_moe:tiny qwen3_5_moe:odd; do
+        qwen3_5_moe:tiny qwen3_5_moe:odd gemma3:tiny gemma4:tiny \
+        gemma4:tiny-resaved gemma4:odd gemma4:moe-odd; do
         run anemll-check "$(tiny ${m%:*} ${m#*:})"
         expect_exit 0
         arch=${m%:*}
