@@ -238,7 +238,7 @@ static void norm(struct synth_list *l, const char *name, uint64_t n, double w)
     struct synth_tensor t = { .kind = SYNTH_VECTOR, .rank = 1, .dims = { n } };
 
     t.centre = is_gemma4(l->m) ? w : w - 1;
-    t.sigma = SYNTH_NORM_SIGMA * w;
+    t.sigma = SYNTH_NORM_SIGMA * (w < 1 ? w : 1);
     synth_put(l, name, t);
 }
 
