@@ -9,6 +9,7 @@
 #include "converter/base/io.h"
 #include "converter/base/num.h"
 #include "converter/converter.h"
+#include "converter/importance.h"
 #include "converter/meta.h"
 #include "converter/program_priv.h"
 #include "schema/package.h"
@@ -59,6 +60,7 @@ static int check_way(const struct cv_job *j, const char *parent, struct err *e)
 /* An input file may lie under any of its names in the folder that goes. */
 static int check_inputs(const struct cv_job *j, struct err *e)
 {
+    const char *more[] = { j->opt.tokens, j->opt.calib, j->opt.importance };
     char **names = NULL;
     size_t n;
     int rc = io_list(j->opt.model, &names, &n, e);
@@ -75,9 +77,11 @@ static int check_inputs(const struct cv_job *j, struct err *e)
         mem_free(path);
     }
     io_list_free(names, n);
-    if (!rc && j->opt.tokens && io_contains(j->output, j->opt.tokens) == 1)
-        rc = err_set(e, ERR_USAGE, "the output '%s' holds the input file '%s'",
-                     j->output, j->opt.tokens);
+    for (size_t i = 0; !rc && i < sizeof(more) / sizeof(more[0]); i++)
+        if (more[i] && io_contains(j->output, more[i]) == 1)
+            rc = err_set(e, ERR_USAGE,
+                         "the output '%s' holds the input file '%s'", j->output,
+                         more[i]);
     return rc;
 }
 
@@ -288,6 +292,7 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
 
     if (preflight(j, e) || !(a = assets_open(&j->ckpt, &j->notes, e)) ||
         buf_ok(&j->notes, e) ||
+        (j->importance && importance_scan(j->importance, j->opt.log, e)) ||
         io_stage_begin(&stage, j->output, j->opt.force, e) ||
         write_all(j, a, stage.dir, e))
         goto out;

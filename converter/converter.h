@@ -20,6 +20,14 @@ struct cv_lut {
     int bits;       /* 0: none (fp16) */
     uint64_t group; /* output channels per table; 0: one per tensor */
 };
+/* How tables and indices are found. */
+enum cv_method {
+    CV_KMEANS,     /* least squared error */
+    CV_IMPORTANCE, /* least error by a file's importances */
+    CV_CALIB,      /* least error by the mean squares of the inputs */
+};
+const char *cv_method_name(enum cv_method m);
+bool cv_method_by_name(const char *name, enum cv_method *out);
 /* "6", "6,8", "6,0", "6,tensor", "none". ERR_USAGE naming the option. */
 int cv_lut_parse(const char *option, const char *text, struct cv_lut *out,
                  struct err *e) ATTR_MUST_USE;
@@ -37,6 +45,8 @@ struct cv_options {
     bool force;           /* replace an existing package of ours */
     bool tie;             /* tie although the config does not */
     const char *tokens;   /* a further input file: never replaced. NULL: none */
+    const char *calib;    /* token file; NULL: no calibration */
+    const char *importance; /* safetensors: what each weight counts for; NULL */
     const struct log *log;
     struct par *par;
 };
@@ -68,6 +78,8 @@ struct cv_job {
     struct cv_options opt;
     struct ckpt ckpt;
     struct weights *weights;
+    struct calib *calib;           /* NULL: none */
+    struct importance *importance; /* NULL: weights count alike */
     char *output;
     char *name; /* "anemll-Qwen3-0.6B-ctx512" */
     const char *prefix;
@@ -101,11 +113,11 @@ struct cv_verify {
 int cv_convert(struct cv_job *j, const struct cv_verify *v,
                struct err *e) ATTR_MUST_USE;
 
-/* Builds the program of one part, palettized as the options say. Palettes
+/* Builds the program of one part, palettized as the options say. Matrices
  * and the program are owned by the result. */
 struct cv_program {
     struct mil_program *program;
-    struct cv_palettes *palettes;
+    struct cv_matrices *matrices;
 };
 int cv_build_part(struct cv_job *j, struct cv_part *part,
                   struct cv_program *out, struct err *e) ATTR_MUST_USE;

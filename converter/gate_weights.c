@@ -222,7 +222,10 @@ static void gather(struct gate_weights *out, const struct piece_job *j)
         if (j->blocks[i].wrong)
             where(out, j, j->blocks[i].first);
     }
-    for (uint64_t g = 0; p->bits < 16 && g < p->groups; g++) {
+    /* Entries of weighted clusters are means by weights that nobody here
+     * knows. */
+    for (uint64_t g = 0;
+         p->bits < 16 && p->method == CV_KMEANS && g < p->groups; g++) {
         double v = gain_error(j, g);
 
         if (!(v <= GATE_GAIN_ERROR))

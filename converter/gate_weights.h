@@ -6,8 +6,9 @@
  * weights shares whatever is wrong with them. So each constant is compared
  * with the tensor rows that it says it holds. Plain ones must be equal to the
  * bit. Palettized ones must be what exact clustering leaves behind at any
- * width: no weight has a nearer entry in its group's table, and every entry
- * is the mean of its weights.
+ * width: no weight has a nearer entry in its group's table, and (unless the
+ * package says that its weights did not count alike) every entry is the mean
+ * of its weights.
  */
 #ifndef CONVERTER_GATE_WEIGHTS_H
 #define CONVERTER_GATE_WEIGHTS_H

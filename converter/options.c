@@ -17,6 +17,25 @@ void cv_options_init(struct cv_options *o)
     o->max_chunk_mb = 950;
 }
 
+static const char *const methods[] = {
+    [CV_KMEANS] = "kmeans", [CV_IMPORTANCE] = "importance", [CV_CALIB] = "calib"
+};
+
+const char *cv_method_name(enum cv_method m)
+{
+    return methods[m];
+}
+
+bool cv_method_by_name(const char *name, enum cv_method *out)
+{
+    for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++)
+        if (!strcmp(name, methods[i])) {
+            *out = (enum cv_method)i;
+            return true;
+        }
+    return false;
+}
+
 static int parse_group(const char *s, uint64_t *group)
 {
     if (!strcmp(s, "tensor") || !strcmp(s, "t")) {

@@ -233,10 +233,11 @@ static bool known(const struct package_source *s, size_t first,
 
 /* first: where this file's pieces begin. */
 static int add_entry(struct package_source *s, size_t first,
-                     const struct mil_function *f, const struct ckpt *c,
-                     const struct js_node *n, struct err *e)
+                     enum cv_method method, const struct mil_function *f,
+                     const struct ckpt *c, const struct js_node *n,
+                     struct err *e)
 {
-    struct piece p = { 0 };
+    struct piece p = { .is.method = method };
     uint64_t total;
     const struct mil_op *op;
     int rc;
@@ -267,11 +268,25 @@ static int add_entry(struct package_source *s, size_t first,
     return 0;
 }
 
+/* What may be demanded of the palettized constants of a file. */
+static int file_method(const struct mil_program *prog, enum cv_method *method,
+                       struct err *e)
+{
+    const char *name = mil_program_metadata(prog, CV_METHOD_KEY);
+
+    *method = CV_KMEANS;
+    if (!name || cv_method_by_name(name, method))
+        return 0;
+    return err_set(e, ERR_INPUT, "metadata '%s' is '%s', which is no method",
+                   CV_METHOD_KEY, name);
+}
+
 static int add_file(struct package_source *s, const struct pkg *file,
                     const struct ckpt *c, struct err *e)
 {
     const struct mil_program *prog = pkg_program(file);
     const char *text = mil_program_metadata(prog, CV_SOURCES_KEY);
+    enum cv_method method;
     struct js_doc *d;
     size_t first = s->n;
 
@@ -280,13 +295,15 @@ static int add_file(struct package_source *s, const struct pkg *file,
                        "'%s' does not say which tensors its constants hold "
                        "(metadata '%s'); packages of this tool do",
                        pkg_path(file), CV_SOURCES_KEY);
+    if (file_method(prog, &method, e))
+        return err_in(e, "'%s'", pkg_path(file));
     d = js_parse(text, strlen(text), e);
     if (!d)
         return err_in(e, "metadata '%s'", CV_SOURCES_KEY);
     s->docs[s->n_docs++] = d;
     for (size_t i = 0; i < prog->n_functions; i++)
         for (const struct js_node *n = js_first(js_root(d)); n; n = js_next(n))
-            if (add_entry(s, first, prog->functions[i], c, n, e))
+            if (add_entry(s, first, method, prog->functions[i], c, n, e))
                 return err_in(e, "'%s', function '%s'", pkg_path(file),
                               prog->functions[i]->name);
     return 0;

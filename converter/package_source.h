@@ -33,6 +33,7 @@ struct source_piece {
     bool neg_exp;
     int bits; /* 16: plain fp16 */
     uint64_t groups;
+    enum cv_method method;
 };
 /* Where element `el` of a piece lies in its tensor (flat index), and how many
  * from there on follow each other in both. */

@@ -8,265 +8,21 @@
 
 #include "converter/base/buf.h"
 #include "converter/converter.h"
+#include "converter/matrix_priv.h"
 #include "converter/program_priv.h"
 #include "models/weights.h"
-#include "quant/quant.h"
 #include "schema/package.h"
-
-/* A matrix and the two constants that replace it. The palette holds all of
- * the matrix's tables, and a part has hundreds of matrices: it is there from
- * the first read to the last of the tables, which a writer asks for behind
- * the indices. */
-struct cv_palette {
-    const struct mil_data *source;
-    struct qz_source rows;
-    int bits;
-    uint64_t group;
-    struct par *par;
-    struct qz_palette *palette;
-    struct qz_stats stats;
-    struct mil_data indices, tables;
-};
-struct cv_palettes {
-    struct cv_palette **items;
-    size_t n, cap;
-};
-
-/* ---- palettes ---- */
-
-/* The least magnitude, as a bit pattern, that is not finite in fp16 once it
- * is scaled. bf16 has nothing between 65280 and 65536. */
-static uint16_t too_large(const struct weight_raw *raw)
-{
-    if (raw->is_bf16)
-        return (uint16_t)(0x4780 - raw->scale_exp * 128);
-    return (uint16_t)(0x7c00 -
-                      (raw->scale_exp > 0 ? raw->scale_exp * 1024 : 0));
-}
-
-/* A table would hide what no fp16 package could hold. */
-static int report_values(const struct mil_data *d, const struct weight_raw *raw,
-                         uint64_t row, const uint16_t *v, uint64_t n,
-                         struct err *e)
-{
-    uint16_t limit = too_large(raw), inf = raw->is_bf16 ? 0x7f80 : 0x7c00;
-    uint64_t nan = 0, infinite = 0, large = 0, first = n;
-
-    for (uint64_t i = 0; i < n; i++) {
-        uint16_t a = v[i] & 0x7fff;
-
-        if (a < limit)
-            continue;
-        first = i < first ? i : first;
-        nan += a > inf;
-        infinite += a == inf;
-        large += a < inf;
-    }
-    row += d->origin->row;
-    return err_set(e, ERR_INPUT,
-                   "tensor '%s' holds %" PRIu64 " NaN, %" PRIu64
-                   " infinite values and %" PRIu64 " beyond fp16 in rows "
-                   "%" PRIu64 " to %" PRIu64 ", the first at row %" PRIu64
-                   ", column %" PRIu64,
-                   raw->tensor, nan, infinite, large, row,
-                   row + n / raw->cols - 1, row + first / raw->cols,
-                   first % raw->cols);
-}
-
-static int read_rows(void *cookie, uint64_t row, uint64_t n, uint16_t *dst,
-                     struct err *e)
-{
-    const struct mil_data *d = cookie;
-    struct weight_raw raw;
-    unsigned bad = 0;
-    uint16_t limit;
-
-    if (!weights_raw(d, &raw))
-        BUG("a palette without a matrix");
-    if (weights_raw_rows(d, row, n, dst, e))
-        return -1;
-    limit = too_large(&raw);
-    for (uint64_t i = 0; i < n * raw.cols; i++)
-        bad |= (dst[i] & 0x7fff) >= limit;
-    return bad ? report_values(d, &raw, row, dst, n * raw.cols, e) : 0;
-}
-
-/* What rows were read from names the tensor itself. */
-static int in_tensor(const struct cv_palette *p, struct err *e)
-{
-    const char *name = p->source->origin->tensor;
-
-    return strstr(e->text, "tensor '") ? -1 : err_in(e, "tensor '%s'", name);
-}
-
-static int open_palette(struct cv_palette *p, struct err *e)
-{
-    if (!p->palette)
-        p->palette = qz_palette_new(&p->rows, p->bits, p->group, p->par, e);
-    return p->palette ? 0 : -1;
-}
-
-static void close_palette(struct cv_palette *p)
-{
-    if (p->palette)
-        qz_palette_stats(p->palette, &p->stats);
-    qz_palette_free(p->palette);
-    p->palette = NULL;
-}
-
-static int read_indices(void *cookie, uint64_t offset, void *dst, size_t n,
-                        struct err *e)
-{
-    struct cv_palette *p = cookie;
-
-    if (open_palette(p, e) ||
-        qz_palette_read_indices(p->palette, offset, dst, n, e))
-        return in_tensor(p, e);
-    return 0;
-}
-
-static int read_tables(void *cookie, uint64_t offset, void *dst, size_t n,
-                       struct err *e)
-{
-    struct cv_palette *p = cookie;
-
-    if (open_palette(p, e) ||
-        qz_palette_read_tables(p->palette, offset, dst, n, e))
-        return in_tensor(p, e);
-    if (offset + n == p->tables.bytes)
-        close_palette(p);
-    return 0;
-}
-
-static enum mil_dtype index_dtype(int bits)
-{
-    switch (bits) {
-    case 1: return MIL_U1;
-    case 2: return MIL_U2;
-    case 3: return MIL_U3;
-    case 4: return MIL_U4;
-    case 6: return MIL_U6;
-    default: return MIL_U8;
-    }
-}
-
-static int group_rows(struct cv_job *j, struct cv_part *part,
-                      const struct weight_raw *raw, uint64_t wanted,
-                      uint64_t *group, struct err *e)
-{
-    *group = qz_fit_group(raw->rows, wanted);
-    if (!wanted || *group == wanted)
-        return 0;
-    if (j->opt.strict)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "tensor '%s': its %" PRIu64 " rows are not divisible "
-                       "by the group of %" PRIu64 " output channels (the "
-                       "largest that divides is %" PRIu64 "; --strict refuses "
-                       "the fallback)",
-                       raw->tensor, raw->rows, wanted, *group);
-    part->fallback_tensors++;
-    buf_printf(&j->notes,
-               "tensor '%s': %" PRIu64 " rows are not divisible by a group of "
-               "%" PRIu64 ", using %" PRIu64 "%s\n",
-               raw->tensor, raw->rows, wanted, *group,
-               *group < 4 ? " (small groups halve the speed of the Neural "
-                            "Engine)"
-                          : "");
-    return 0;
-}
-
-static void describe_palette(struct cv_palette *p, const struct cv_lut *lut,
-                             uint64_t groups)
-{
-    const struct mil_type *t = &p->source->type;
-    struct mil_type *tt = &p->tables.type;
-
-    p->indices = *p->source;
-    p->indices.type.dtype = index_dtype(lut->bits);
-    p->indices.bytes = (uint64_t)mil_type_bytes(&p->indices.type);
-    p->indices.read = read_indices;
-    p->indices.cookie = p;
-
-    *tt = mil_type_make(MIL_F16, 0, NULL);
-    tt->rank = t->rank + 2;
-    for (int i = 0; i < tt->rank; i++)
-        tt->dims[i] = 1;
-    tt->dims[0] = (int64_t)groups;
-    tt->dims[t->rank] = (int64_t)1 << lut->bits;
-    p->tables.bytes = (uint64_t)mil_type_bytes(tt);
-    p->tables.read = read_tables;
-    p->tables.cookie = p;
-}
-
-static struct cv_palette *palette_for(struct cv_job *j, struct cv_part *part,
-                                      struct cv_palettes *ps,
-                                      const struct mil_data *d, struct err *e)
-{
-    struct weight_raw raw;
-    struct cv_palette *p;
-    uint64_t group;
-
-    for (size_t i = 0; i < ps->n; i++)
-        if (ps->items[i]->source == d)
-            return ps->items[i];
-    if (!weights_raw(d, &raw)) {
-        err_set(e, ERR_INPUT,
-                "a constant of the graph cannot be palettized: "
-                "it is no matrix of the checkpoint");
-        return NULL;
-    }
-    if (group_rows(j, part, &raw, part->lut.group, &group, e))
-        return NULL;
-    if (mem_grow((void **)&ps->items, &ps->cap, ps->n, sizeof(*ps->items), e))
-        return NULL;
-    p = mem_zalloc(1, sizeof(*p), e);
-    if (!p)
-        return NULL;
-    p->source = d;
-    p->rows.rows = raw.rows;
-    p->rows.cols = raw.cols;
-    p->rows.format = raw.is_bf16 ? QZ_BF16 : QZ_F16;
-    p->rows.scale_exp = raw.scale_exp;
-    p->rows.read_rows = read_rows;
-    p->rows.cookie = (void *)(uintptr_t)d;
-    p->bits = part->lut.bits;
-    p->group = group;
-    p->par = j->opt.par;
-    describe_palette(p, &part->lut, raw.rows / group);
-    /* What cannot be palettized is told before anything is written. */
-    if (open_palette(p, e)) {
-        mem_free(p);
-        return NULL;
-    }
-    close_palette(p);
-    ps->items[ps->n++] = p;
-    return p;
-}
-
-static void palettes_free(struct cv_palettes *ps)
-{
-    if (!ps)
-        return;
-    for (size_t i = 0; i < ps->n; i++) {
-        qz_palette_free(ps->items[i]->palette);
-        mem_free(ps->items[i]);
-    }
-    mem_free(ps->items);
-    mem_free(ps);
-}
 
 /* ---- the pass ---- */
 
-static bool part_palettizes(const struct cv_part *part, enum mil_role role)
+static enum mil_role stored_role(enum cv_kind kind)
 {
-    if (!part->lut.bits)
-        return false;
-    switch (part->kind) {
-    case CV_EMBEDDINGS: return role == MIL_ROLE_EMBEDDING;
-    case CV_CHUNK: return role == MIL_ROLE_PROJECTION;
-    case CV_HEAD: return role == MIL_ROLE_HEAD;
+    switch (kind) {
+    case CV_EMBEDDINGS: return MIL_ROLE_EMBEDDING;
+    case CV_CHUNK: return MIL_ROLE_PROJECTION;
+    case CV_HEAD: return MIL_ROLE_HEAD;
     }
-    return false;
+    return MIL_ROLE_NONE;
 }
 
 static int set_literal(struct mil_function *f, struct mil_op *op, int param,
@@ -287,27 +43,33 @@ static int set_literal(struct mil_function *f, struct mil_op *op, int param,
 
 /* A const op becomes a constexpr_lut_to_dense with the same output. */
 static int palettize_op(struct cv_job *j, struct cv_part *part,
-                        struct cv_palettes *ps, struct mil_function *f,
+                        struct cv_matrices *ms, struct mil_function *f,
                         struct mil_op *op, struct err *e)
 {
     const struct mil_const *c;
     const struct mil_op_info *info;
-    struct cv_palette *p;
+    const char *name;
+    struct cv_lut lut;
+    struct cv_matrix *m;
 
     if (op->code != MIL_OP_const)
         return 0;
     c = mil_value(f, op->outs[0])->konst;
-    if (!c || !c->data || !part_palettizes(part, c->data->role))
+    name = mil_value(f, op->outs[0])->name;
+    if (!c || !c->data || c->data->role != stored_role(part->kind))
         return 0;
-    p = palette_for(j, part, ps, c->data, e);
-    if (!p)
+    lut = part->lut;
+    if (!lut.bits)
+        return 0;
+    m = cv_matrix_for(j, part, ms, name, c->data, &lut, e);
+    if (!m)
         return -1;
     info = mil_op_info(MIL_OP_constexpr_lut_to_dense);
     op->code = MIL_OP_constexpr_lut_to_dense;
     mil_value(f, op->outs[0])->konst = NULL;
-    if (set_literal(f, op, mil_param_index(info, "indices"), &p->indices, e))
+    if (set_literal(f, op, mil_param_index(info, "indices"), &m->indices, e))
         return -1;
-    return set_literal(f, op, mil_param_index(info, "lut"), &p->tables, e);
+    return set_literal(f, op, mil_param_index(info, "lut"), &m->tables, e);
 }
 
 static int palettize(struct cv_job *j, struct cv_part *part,
@@ -317,7 +79,7 @@ static int palettize(struct cv_job *j, struct cv_part *part,
 
     for (size_t i = 0; i < p->n_functions; i++)
         for (size_t k = 0; k < p->functions[i]->n_ops; k++)
-            if (palettize_op(j, part, out->palettes, p->functions[i],
+            if (palettize_op(j, part, out->matrices, p->functions[i],
                              &p->functions[i]->ops[k], e))
                 return -1;
     return 0;
@@ -418,6 +180,20 @@ static int describe_chunk(const struct cv_job *j, const struct cv_part *part,
     return 0;
 }
 
+static int describe_lut(const struct cv_job *j, const struct cv_part *part,
+                        struct mil_program *p, struct err *e)
+{
+    enum cv_method m = cv_method_for(j, stored_role(part->kind));
+
+    if (!part->lut.bits)
+        return 0;
+    if (meta_int(p, "com.anemll.lut_bits", part->lut.bits, e))
+        return -1;
+    return m == CV_KMEANS ? 0
+                          : mil_program_set_metadata(p, CV_METHOD_KEY,
+                                                     cv_method_name(m), e);
+}
+
 static int describe(const struct cv_job *j, const struct cv_part *part,
                     struct mil_program *p, struct err *e)
 {
@@ -437,7 +213,7 @@ static int describe(const struct cv_job *j, const struct cv_part *part,
                                  e) ||
         meta_int(p, "com.anemll.context_length", j->opt.ctx, e))
         return -1;
-    if (part->lut.bits && meta_int(p, "com.anemll.lut_bits", part->lut.bits, e))
+    if (describe_lut(j, part, p, e))
         return -1;
     if (part->kind == CV_HEAD && describe_head(j, p, e))
         return -1;
@@ -510,8 +286,8 @@ int cv_build_part(struct cv_job *j, struct cv_part *part,
 {
     memset(out, 0, sizeof(*out));
     part->fallback_tensors = 0;
-    out->palettes = mem_zalloc(1, sizeof(*out->palettes), e);
-    out->program = out->palettes ? mil_program_new(e) : NULL;
+    out->matrices = mem_zalloc(1, sizeof(*out->matrices), e);
+    out->program = out->matrices ? mil_program_new(e) : NULL;
     if (!out->program || build_functions(j, part, out->program, e) ||
         describe(j, part, out->program, e) || palettize(j, part, out, e)) {
         cv_program_release(out);
@@ -523,7 +299,7 @@ int cv_build_part(struct cv_job *j, struct cv_part *part,
 void cv_program_release(struct cv_program *p)
 {
     mil_program_free(p->program);
-    palettes_free(p->palettes);
+    cv_matrices_free(p->matrices);
     memset(p, 0, sizeof(*p));
 }
 
@@ -531,8 +307,8 @@ void cv_program_error(const struct cv_program *p, struct cv_part *part)
 {
     part->sse = part->sum_sq = 0;
     part->palettized = 0;
-    for (size_t i = 0; i < p->palettes->n; i++) {
-        const struct qz_stats *s = &p->palettes->items[i]->stats;
+    for (size_t i = 0; i < p->matrices->n; i++) {
+        const struct qz_stats *s = &p->matrices->items[i]->stats;
 
         part->sse += s->sse;
         part->sum_sq += s->sum_sq;
@@ -666,8 +442,8 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
             rc = add_consts(&s, part, f, &f->ops[k], e);
     }
     mem_free(s.d);
-    for (size_t i = 0; i < p->palettes->n; i++) {
-        const struct cv_palette *q = p->palettes->items[i];
+    for (size_t i = 0; i < p->matrices->n; i++) {
+        const struct cv_matrix *q = p->matrices->items[i];
 
         part->weights += (uint64_t)mil_type_elems(&q->indices.type);
         if (q->tables.bytes > part->largest_table)

@@ -9,7 +9,9 @@
 #include "converter/assets.h"
 #include "converter/base/io.h"
 #include "converter/base/num.h"
+#include "converter/calib.h"
 #include "converter/converter.h"
+#include "converter/importance.h"
 #include "converter/meta.h"
 #include "converter/program_priv.h"
 #include "models/weights.h"
@@ -479,6 +481,26 @@ static int plan_sums(struct cv_job *j, struct err *e)
     return buf_ok(&j->notes, e);
 }
 
+/* What makes some weights count more than others. */
+static int open_guides(struct cv_job *j, struct err *e)
+{
+    struct calib_options co = { .tokens = j->opt.calib,
+                                .par = j->opt.par,
+                                .log = j->opt.log };
+
+    if (j->opt.importance && j->opt.calib)
+        return err_set(e, ERR_USAGE,
+                       "--importance and --calib both say what a weight "
+                       "counts for; one of them is enough");
+    if (j->opt.importance)
+        j->importance = importance_open(j->opt.importance, &j->ckpt, e);
+    if (j->opt.calib)
+        j->calib = calib_open(&j->ckpt, &co, e);
+    return (j->opt.importance && !j->importance) || (j->opt.calib && !j->calib)
+               ? -1
+               : 0;
+}
+
 int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
                 struct err *e)
 {
@@ -491,8 +513,9 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
         return -1;
     buf_puts(&j->notes, buf_text(&j->ckpt.notes));
     j->weights = weights_new(&j->ckpt, e);
-    if (!j->weights || check_graph(j, e) || name_job(j, e) ||
-        check_shape(j, e) || plan_head(j, e) || plan_parts(j, e)) {
+    if (!j->weights || check_graph(j, e) || open_guides(j, e) ||
+        name_job(j, e) || check_shape(j, e) || plan_head(j, e) ||
+        plan_parts(j, e)) {
         cv_job_close(j);
         return -1;
     }
@@ -506,6 +529,8 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
 
 void cv_job_close(struct cv_job *j)
 {
+    calib_close(j->calib);
+    importance_close(j->importance);
     weights_free(j->weights);
     ckpt_close(&j->ckpt);
     mem_free(j->output);

@@ -9,6 +9,9 @@
 /* User metadata: JSON object, constant -> [tensor, row, rows, total rows,
  * exponent of the power of two folded in]. */
 #define CV_SOURCES_KEY "com.anemll.sources"
+/* User metadata: how the indices and tables of a part were found. Absent:
+ * cv_method_name(CV_KMEANS). */
+#define CV_METHOD_KEY "com.anemll.lut_method"
 
 /* Fills the planned figures of a part. Bytes of the weight file: an upper
  * bound, exact unless two constants turn out to hold equal bytes. */

@@ -347,6 +347,16 @@ bool weights_raw(const struct mil_data *d, struct weight_raw *out)
     return true;
 }
 
+const struct need *weights_need(const struct mil_data *d)
+{
+    return ((const struct entry *)d->cookie)->need;
+}
+
+uint64_t weights_place(const struct mil_data *d, uint64_t el, uint64_t *run)
+{
+    return locate(d->cookie, el, run);
+}
+
 static int raw_elems(const struct entry *en, uint64_t first, uint64_t n,
                      uint16_t *dst, struct err *e)
 {

@@ -59,6 +59,12 @@ bool weights_raw(const struct mil_data *d, struct weight_raw *out);
 int weights_raw_rows(const struct mil_data *d, uint64_t row, uint64_t n,
                      uint16_t *dst, struct err *e) ATTR_MUST_USE;
 
+/* The tensor behind a constant for which weights_raw() is true; where element
+ * `el` of the constant lies in it (flat index), and how many from there on
+ * follow each other in both. */
+const struct need *weights_need(const struct mil_data *d);
+uint64_t weights_place(const struct mil_data *d, uint64_t el, uint64_t *run);
+
 /* Frequencies of a RoPE setting: inv_freq[0 .. dim/2 - 1]. */
 int rope_frequencies(const struct rope_params *r, double *inv_freq,
                      struct err *e) ATTR_MUST_USE;

@@ -12,7 +12,7 @@
 struct args {
     const char *hf, *output, *prefix, *chunks;
     const char *lut, *lut_ffn, *lut_head, *lut_embeddings;
-    const char *profile, *tokens;
+    const char *profile, *tokens, *calib, *importance;
     int64_t ctx, batch, max_chunk_mb, head_parts;
     bool plan, no_gate, require_gate, force, strict, tie;
 };
@@ -56,6 +56,8 @@ static int set_options(const struct args *a, struct cv_options *o,
     o->output = a->output;
     o->prefix = a->prefix;
     o->tokens = a->tokens;
+    o->calib = a->calib;
+    o->importance = a->importance;
     o->ctx = a->ctx;
     o->batch = a->batch;
     o->max_chunk_mb = a->max_chunk_mb;
@@ -223,6 +225,10 @@ int main(int argc, char **argv)
           "LM head only" },
         { "--lut-embeddings", "--lut1", CLI_TEXT, &a.lut_embeddings,
           "BITS[,GROUP]", "token table (none)" },
+        { "--calib", NULL, CLI_TEXT, &a.calib, "TOKENS",
+          "weight errors by the model's activations on these tokens" },
+        { "--importance", NULL, CLI_TEXT, &a.importance, "FILE",
+          "what each weight counts for: safetensors as the checkpoint" },
         { "--strict", NULL, CLI_FLAG, &a.strict, NULL,
           "refuse instead of falling back to a smaller group" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "Layout:" },

@@ -1,0 +1,204 @@
+/*
+ * The reference over the calibration tokens, as far as it was asked for.
+ */
+#include "converter/calib.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "converter/base/mem.h"
+#include "converter/base/num.h"
+#include "converter/gate.h"
+#include "models/models.h"
+
+/* Of an importance, this share is the mean of all columns. */
+#define DAMPING 0.05
+
+struct calib {
+    const struct ckpt *ckpt;
+    struct calib_options o;
+    struct prompts prompts;
+    struct oracle *oracle;
+    struct oracle_walk *walk;
+    struct moments *moments; /* of step `step` */
+    int64_t step;            /* -1: none */
+    uint64_t tokens;
+};
+
+static int open_walk(struct calib *c, struct err *e)
+{
+    struct oracle_options oo = { .par = c->o.par };
+    struct oracle_contexts contexts = { (const int32_t *const *)c->prompts.ids,
+                                        c->prompts.lengths, c->prompts.n };
+    struct tensor_source src = ckpt_source(c->ckpt);
+
+    for (size_t i = 0; i < c->prompts.n; i++)
+        if ((int64_t)c->prompts.lengths[i] > oo.max_positions)
+            oo.max_positions = (int64_t)c->prompts.lengths[i];
+    c->oracle = oracle_new(&c->ckpt->hp, &src, &oo, e);
+    if (!c->oracle)
+        return -1;
+    c->walk = oracle_walk_new(c->oracle, &contexts, e);
+    return c->walk ? 0 : -1;
+}
+
+static int check_lengths(const struct calib *c, struct err *e)
+{
+    int64_t max = c->ckpt->hp.max_positions;
+
+    for (size_t i = 0; i < c->prompts.n; i++)
+        if ((int64_t)c->prompts.lengths[i] > max)
+            return err_set(e, ERR_INPUT,
+                           "'%s': prompt %zu has %zu tokens, the model %" PRId64
+                           " positions",
+                           c->o.tokens, i, c->prompts.lengths[i], max);
+    return 0;
+}
+
+struct calib *calib_open(const struct ckpt *ckpt, const struct calib_options *o,
+                         struct err *e)
+{
+    struct calib *c = mem_zalloc(1, sizeof(*c), e);
+
+    if (!c)
+        return NULL;
+    c->ckpt = ckpt;
+    c->o = *o;
+    c->step = -1;
+    if (prompts_read(&c->prompts, o->tokens, ckpt->hp.vocab, e) ||
+        check_lengths(c, e)) {
+        err_in(e, "--calib");
+        calib_close(c);
+        return NULL;
+    }
+    for (size_t i = 0; i < c->prompts.n; i++)
+        c->tokens += c->prompts.lengths[i];
+    return c;
+}
+
+void calib_close(struct calib *c)
+{
+    if (!c)
+        return;
+    oracle_walk_free(c->walk);
+    oracle_free(c->oracle);
+    moments_free(c->moments);
+    prompts_release(&c->prompts);
+    mem_free(c);
+}
+
+uint64_t calib_tokens(const struct calib *c)
+{
+    return c->tokens;
+}
+
+/* The step of the walk that sees a tensor's input; -1: none does. */
+static int64_t step_of(const struct calib *c, const char *tensor)
+{
+    const char *s = "layers.";
+    size_t n = strlen(s), digits;
+    int64_t layer;
+
+    if (!strcmp(tensor, "lm_head.weight"))
+        return c->ckpt->hp.layers;
+    if (strncmp(tensor, s, n) != 0)
+        return -1;
+    digits = strcspn(tensor + n, ".");
+    return num_parse_i64(tensor + n, digits, &layer) ? layer : -1;
+}
+
+static int next_step(struct calib *c, bool gather, struct err *e)
+{
+    struct oracle_watch watch;
+    int64_t at = oracle_walk_at(c->walk);
+
+    if (log_cancelled(c->o.log))
+        return err_set(e, ERR_CANCELLED, "interrupted");
+    log_progress(c->o.log, "calibrate", (uint64_t)at,
+                 (uint64_t)c->ckpt->hp.layers, "layers");
+    if (!gather)
+        return oracle_walk_step(c->walk, NULL, e);
+    c->moments = moments_new(c->o.par, c->o.full_bytes, e);
+    if (!c->moments)
+        return -1;
+    watch = moments_watch(c->moments);
+    if (oracle_walk_step(c->walk, &watch, e))
+        return -1;
+    moments_finish(c->moments);
+    c->step = at;
+    return 0;
+}
+
+static int need_step(struct calib *c, int64_t step, struct err *e)
+{
+    if (c->step == step)
+        return 0;
+    if (!c->walk && open_walk(c, e))
+        return -1;
+    moments_free(c->moments);
+    c->moments = NULL;
+    c->step = -1;
+    if (oracle_walk_at(c->walk) > step &&
+        !oracle_walk_back(c->walk, 0, oracle_walk_stream(c->walk)))
+        BUG("a walk that cannot begin anew");
+    while (oracle_walk_at(c->walk) <= step)
+        if (next_step(c, oracle_walk_at(c->walk) == step, e))
+            return err_in(e, "calibration");
+    return 0;
+}
+
+int calib_moment(struct calib *c, const char *tensor, uint64_t row,
+                 const struct moment **out, struct err *e)
+{
+    int64_t step = step_of(c, tensor);
+
+    *out = NULL;
+    if (step < 0)
+        return 0;
+    if (need_step(c, step, e))
+        return -1;
+    *out = moments_find(c->moments, tensor, row);
+    return 0;
+}
+
+/* Columns [col, col + n) of a moment's diagonal. An expert counts for the
+ * tokens that reached it. */
+static void put_diag(const struct calib *c, const struct moment *m,
+                     uint64_t col, size_t n, float *dst)
+{
+    double mean = 0, share = (double)m->tokens / (double)c->tokens;
+
+    for (size_t j = 0; j < m->width; j++)
+        mean += m->diag[j];
+    mean /= (double)m->width;
+    for (size_t j = 0; j < n; j++)
+        dst[j] = (float)(((1 - DAMPING) * m->diag[col + j] + DAMPING * mean) *
+                         share);
+}
+
+int calib_rows(struct calib *c, const struct mil_data *d, uint64_t row,
+               uint64_t n, float *dst, struct err *e)
+{
+    const struct need *nd = weights_need(d);
+    uint64_t width = nd->dims[nd->rank - 1], el, end, run;
+    struct weight_raw raw;
+
+    if (!weights_raw(d, &raw))
+        BUG("importances of what is no matrix");
+    el = row * raw.cols;
+    end = el + n * raw.cols;
+    for (; el < end; el += run, dst += run) {
+        uint64_t at = weights_place(d, el, &run), col = at % width;
+        const struct moment *m;
+
+        run = run < width - col ? run : width - col;
+        run = run < end - el ? run : end - el;
+        if (calib_moment(c, d->origin->tensor, at / width, &m, e))
+            return -1;
+        if (m && m->width == width)
+            put_diag(c, m, col, (size_t)run, dst);
+        else
+            memset(dst, 0, (size_t)run * sizeof(*dst));
+    }
+    return 0;
+}

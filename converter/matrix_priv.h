@@ -1,0 +1,44 @@
+/*
+ * Matrices of the graph that are stored in another form than fp16, and the
+ * constants that replace them.
+ */
+#ifndef CONVERTER_MATRIX_PRIV_H
+#define CONVERTER_MATRIX_PRIV_H
+
+#include "converter/converter.h"
+#include "models/weights.h"
+#include "quant/quant.h"
+
+/* Bytes are computed while they are read. The palette holds all of the
+ * matrix's tables, and a part has hundreds of matrices: it is there from the
+ * first read to the last of the tables, which a writer asks for behind the
+ * indices. */
+struct cv_matrix {
+    const struct mil_data *source;
+    const char *name;    /* of the constant in the program */
+    struct cv_lut asked; /* with the group as it was asked for */
+    struct cv_lut lut;   /* as it is stored */
+    enum cv_method method;
+    struct cv_job *job;
+    struct qz_source rows;
+    struct qz_palette *palette;
+    struct qz_stats stats; /* once everything was read */
+    struct mil_data indices, tables;
+};
+struct cv_matrices {
+    struct cv_matrix **items;
+    size_t n, cap;
+};
+
+/* Of the matrices of one role. */
+enum cv_method cv_method_for(const struct cv_job *j, enum mil_role role);
+/* The matrix behind constant `d` of the graph: the same for both functions.
+ * What cannot be stored as asked is told here, before anything is written. */
+struct cv_matrix *cv_matrix_for(struct cv_job *j, struct cv_part *part,
+                                struct cv_matrices *ms, const char *name,
+                                const struct mil_data *d,
+                                const struct cv_lut *lut,
+                                struct err *e) ATTR_MUST_USE;
+void cv_matrices_free(struct cv_matrices *ms);
+
+#endif

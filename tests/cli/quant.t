@@ -1,0 +1,43 @@
+# anemll-convert: how weights are palettized.
+
+tokens() { # FILE: ids below 300
+    awk 'BEGIN { for (r = 0; r < 4; r++) for (c = 0; c < 40; c++)
+        printf "%d%s", (r * 91 + c * c * 7 + c) % 300, c < 39 ? " " : "\n" }' \
+        >"$1"
+}
+
+test_calibrated_package_passes() {
+    tokens t
+    run anemll-convert --hf "$(tiny)" --ctx 128 --lut 4 --calib t -o out
+    expect_exit 0
+    expect_out "PASS (fp16, "
+}
+test_calibration_of_every_family() {
+    tokens t
+    for m in llama qwen3_5 qwen3_5_moe; do
+        run anemll-convert --hf "$(tiny $m)" --ctx 128 --lut 3 --calib t \
+            --no-gate -o out
+        expect_exit 0
+        rm -r out
+    done
+}
+test_calibration_needs_sound_tokens() {
+    echo "1 2 999999" >t
+    refused 3 "--calib" "999999" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --calib t -o out
+    refused 3 "--calib" "nowhere" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --calib nowhere -o out
+}
+test_importance_of_the_weights_themselves() {
+    # Squared gradients are not at hand; any file of the same shapes serves,
+    # and this one has negative values.
+    refused 3 "--importance" "not negative" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 \
+        --importance "$(tiny)/model.safetensors" -o out
+}
+test_importance_and_calibration_contradict() {
+    tokens t
+    refused 2 "--importance" "--calib" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --calib t \
+        --importance "$(tiny)/model.safetensors" -o out
+}
