@@ -27,16 +27,32 @@ struct package {
 
 /* ---- opening ---- */
 
+/* One limit for all parts, in their order. */
+static struct run_options part_options(const struct package *p,
+                                       const struct run_options *o)
+{
+    struct run_options own = *o;
+    uint64_t used = 0;
+
+    for (size_t i = 0; i < p->n && p->models[i]; i++)
+        used += run_resident_bytes(p->models[i]);
+    if (o->const_bytes)
+        own.const_bytes = used < o->const_bytes ? o->const_bytes - used : 1;
+    return own;
+}
+
 static int open_file(struct package *p, size_t i, char *path,
                      const struct run_options *o, struct err *e)
 {
+    struct run_options own = part_options(p, o);
+
     if (!path)
         return -1;
     p->files[i] = pkg_open(path, e);
     /* What Core ML would refuse must not pass here because we could run it. */
     if (p->files[i] && !mil_validate(pkg_program(p->files[i]), e) &&
         !pkg_check_description(p->files[i], e))
-        p->models[i] = run_open(pkg_program(p->files[i]), o, e);
+        p->models[i] = run_open(pkg_program(p->files[i]), &own, e);
     if (!p->models[i])
         err_in(e, "part '%s'", io_basename(path));
     mem_free(path);

@@ -16,8 +16,38 @@
 struct gemm_job {
     struct run_ctx *c;
     const struct gemm_batch *b;
+    int64_t rows; /* of a block */
     int64_t blocks;
 };
+
+static void note_failure(struct run_failure *f, const struct err *e,
+                         uint64_t at)
+{
+    if (f->err.code != ERR_OK && f->at <= at)
+        return;
+    f->err = *e;
+    f->at = at;
+}
+
+/* Rows m0 .. m1 - 1 of the weight, read and multiplied: block `at`. */
+static void streamed_rows(const struct gemm_job *j, struct kern_gemm *g,
+                          int64_t m0, int64_t m1, int worker, uint64_t at)
+{
+    float *scratch = j->c->work + worker * j->c->work_floats;
+    float *halves = scratch + kern_gemm_scratch(g->k);
+    struct err e = ERR_INIT;
+
+    if (run_stream_read(j->b->stream, j->b->first + m0 * g->k, (m1 - m0) * g->k,
+                        halves, &e)) {
+        note_failure(&j->c->failures[worker], &e, at);
+        return;
+    }
+    g->wh = (const f16_t *)(void *)halves;
+    g->out += m0 * g->om;
+    if (g->bias)
+        g->bias += m0;
+    j->c->k->gemm(g, 0, m1 - m0, scratch);
+}
 
 static void gemm_range(void *arg, uint64_t begin, uint64_t end, int worker)
 {
@@ -27,8 +57,8 @@ static void gemm_range(void *arg, uint64_t begin, uint64_t end, int worker)
 
     for (uint64_t i = begin; i < end; i++) {
         int64_t batch = (int64_t)i / j->blocks, rest = batch;
-        int64_t m0 = (int64_t)i % j->blocks * BLOCK_ROWS;
-        int64_t m1 = m0 + BLOCK_ROWS < b->m ? m0 + BLOCK_ROWS : b->m;
+        int64_t m0 = (int64_t)i % j->blocks * j->rows;
+        int64_t m1 = m0 + j->rows < b->m ? m0 + j->rows : b->m;
         struct kern_gemm g = b->g;
 
         for (int d = b->nb - 1; d >= 0; d--) {
@@ -37,22 +67,40 @@ static void gemm_range(void *arg, uint64_t begin, uint64_t end, int worker)
             rest /= b->bd[d];
             if (g.wh)
                 g.wh += at * b->ws[d];
-            else
+            else if (g.w)
                 g.w += at * b->ws[d];
             g.x += at * b->xs[d];
         }
         g.out += batch * b->out_stride;
-        j->c->k->gemm(&g, m0, m1, scratch);
+        if (b->stream)
+            streamed_rows(j, &g, m0, m1, worker, i);
+        else
+            j->c->k->gemm(&g, m0, m1, scratch);
     }
+}
+
+static int report_failure(const struct run_ctx *c, struct err *e)
+{
+    const struct run_failure *first = NULL;
+
+    for (int i = 0; i < par_width(c->par); i++) {
+        const struct run_failure *f = &c->failures[i];
+
+        if (f->err.code != ERR_OK && (!first || f->at < first->at))
+            first = f;
+    }
+    return first ? err_set(e, first->err.code, "%s", first->err.text) : 0;
 }
 
 void run_gemm(struct run_ctx *c, const struct gemm_batch *b)
 {
-    struct gemm_job j = { c, b, (b->m + BLOCK_ROWS - 1) / BLOCK_ROWS };
-    int64_t pieces = j.blocks * b->batches;
-    int64_t cost = BLOCK_ROWS * (b->g.k + 1) * b->g.n;
+    struct gemm_job j = { c, b,
+                          b->stream ? run_stream_rows(b->g.k) : BLOCK_ROWS, 0 };
+    int64_t pieces, cost = j.rows * (b->g.k + 1) * b->g.n;
     int64_t grain = cost > 0 ? 2 * SERIAL_WORK / cost : 1;
 
+    j.blocks = (b->m + j.rows - 1) / j.rows;
+    pieces = j.blocks * b->batches;
     if (b->m <= 0 || b->g.n <= 0 || pieces <= 0)
         return;
     if (pieces * cost < SERIAL_WORK)
@@ -62,16 +110,40 @@ void run_gemm(struct run_ctx *c, const struct gemm_batch *b)
                 gemm_range, &j);
 }
 
-/* Rows of a weight for the product: halves where they were kept. */
-static void weight_rows(struct kern_gemm *g, const struct run_slot *w)
+/* A product with a weight that may be streamed, and may fail then. */
+static int weight_gemm(struct run_ctx *c, const struct gemm_batch *b,
+                       struct err *e)
 {
-    if (w->konst && w->konst->half) {
-        g->wh = w->konst->half;
-        g->w = NULL;
-    } else {
-        g->w = w->data;
-        g->wh = NULL;
-    }
+    for (int i = 0; b->stream && i < par_width(c->par); i++)
+        err_reset(&c->failures[i].err);
+    run_gemm(c, b);
+    return b->stream ? report_failure(c, e) : 0;
+}
+
+/* Rows of a weight for the product, from row `first` on: halves where they
+ * were kept, pieces of the source where nothing is. */
+static void weight_rows(struct gemm_batch *b, const struct run_slot *w,
+                        int64_t first)
+{
+    int64_t at = first * b->g.k;
+
+    if (w->konst && w->konst->half)
+        b->g.wh = w->konst->half + at;
+    else if (w->konst && w->konst->streamed)
+        b->stream = w->konst;
+    else
+        b->g.w = (const float *)w->data + at;
+    b->first = at;
+}
+
+/* Scratch of a worker for products with rows of k elements of a weight. */
+static int64_t weight_scratch(const struct run_slot *w, int64_t k)
+{
+    int64_t n = kern_gemm_scratch(k);
+
+    if (w->konst && w->konst->streamed)
+        n += run_stream_floats(w->konst, run_stream_rows(k) * k);
+    return n;
 }
 
 /* ---- conv ---- */
@@ -174,11 +246,12 @@ int prepare_conv(struct run_ctx *c, struct run_step *s, struct err *e)
     if (p->ksize == 0 || p->in_elems == 0)
         return run_fail(s, e, "an empty convolution is not supported");
     conv_kind(s, p);
-    s->per_work += kern_gemm_scratch(p->ksize);
+    s->per_work += weight_scratch(run_arg(s, P_conv_weight), p->ksize);
     return 0;
 }
 
-static void conv_pointwise(struct run_ctx *c, const struct run_step *s)
+static int conv_pointwise(struct run_ctx *c, const struct run_step *s,
+                          struct err *e)
 {
     const struct conv_plan *p = &s->p.conv;
     const float *x = run_arg(s, P_conv_x)->data;
@@ -186,8 +259,8 @@ static void conv_pointwise(struct run_ctx *c, const struct run_step *s)
     struct run_slot *y = run_out(s, 0);
     struct gemm_batch b = { .m = p->cout, .batches = 1 };
 
-    weight_rows(&b.g, run_arg(s, P_conv_weight));
     b.g.ldw = b.g.ldx = b.g.k = p->cin;
+    weight_rows(&b, run_arg(s, P_conv_weight), 0);
     b.g.n = p->in_elems;
     b.g.bias = bias ? bias->data : NULL;
     b.g.om = p->in_elems;
@@ -203,8 +276,10 @@ static void conv_pointwise(struct run_ctx *c, const struct run_step *s)
             b.g.x = c->shared;
         }
         b.g.out = (float *)y->data + i * p->cout * p->in_elems;
-        run_gemm(c, &b);
+        if (weight_gemm(c, &b, e))
+            return -1;
     }
+    return 0;
 }
 
 /* Depthwise along the last dim: each output row is a few shifted input rows,
@@ -302,8 +377,8 @@ static void patch_range(void *arg, uint64_t begin, uint64_t end, int worker)
                    j->dst + (int64_t)i * j->p->ksize);
 }
 
-static void conv_group(struct run_ctx *c, const struct run_step *s, int64_t n,
-                       int64_t group)
+static int conv_group(struct run_ctx *c, const struct run_step *s, int64_t n,
+                      int64_t group, struct err *e)
 {
     const struct conv_plan *p = &s->p.conv;
     const struct run_slot *bias = run_arg(s, P_conv_bias);
@@ -315,12 +390,8 @@ static void conv_group(struct run_ctx *c, const struct run_step *s, int64_t n,
 
     j.x = (const float *)run_arg(s, P_conv_x)->data +
           (n * p->cin + group * ch) * p->in_elems;
-    weight_rows(&b.g, run_arg(s, P_conv_weight));
-    if (b.g.wh)
-        b.g.wh += group * m * p->ksize;
-    else
-        b.g.w += group * m * p->ksize;
     b.g.ldw = b.g.ldx = b.g.k = p->ksize;
+    weight_rows(&b, run_arg(s, P_conv_weight), group * m);
     b.g.x = c->shared;
     b.g.bias = bias ? (const float *)bias->data + group * m : NULL;
     b.g.om = p->out_elems;
@@ -331,24 +402,24 @@ static void conv_group(struct run_ctx *c, const struct run_step *s, int64_t n,
         j.first = t;
         run_par(c, b.g.n, p->ksize * 2, patch_range, &j);
         b.g.out = out + t;
-        run_gemm(c, &b);
+        if (weight_gemm(c, &b, e))
+            return -1;
     }
+    return 0;
 }
 
 int run_conv(struct run_ctx *c, const struct run_step *s, struct err *e)
 {
     const struct conv_plan *p = &s->p.conv;
 
-    (void)e;
-    if (p->pointwise) {
-        conv_pointwise(c, s);
-    } else if (p->line) {
+    if (p->pointwise)
+        return conv_pointwise(c, s, e);
+    if (p->line)
         conv_line(c, s);
-    } else {
-        for (int64_t n = 0; n < p->n; n++)
-            for (int64_t g = 0; g < p->groups; g++)
-                conv_group(c, s, n, g);
-    }
+    for (int64_t n = 0; n < p->n && !p->line; n++)
+        for (int64_t g = 0; g < p->groups; g++)
+            if (conv_group(c, s, n, g, e))
+                return -1;
     return 0;
 }
 
@@ -372,7 +443,7 @@ int prepare_linear(struct run_ctx *c, struct run_step *s, struct err *e)
     (void)c;
     if (run_is_float(run_arg(s, P_linear_x)) != run_is_float(w))
         return run_fail(s, e, "x and weight must both be floats or integers");
-    s->per_work = kern_gemm_scratch(w->type.dims[1]);
+    s->per_work = weight_scratch(w, w->type.dims[1]);
     return 0;
 }
 
@@ -386,7 +457,6 @@ int run_linear(struct run_ctx *c, const struct run_step *s, struct err *e)
     int64_t n = m ? y->elems / m : 0;
     struct gemm_batch b = { .m = m, .batches = 1 };
 
-    (void)e;
     if (!run_is_float(x)) {
         int32_t *out = y->data;
         const int32_t *xi = x->data, *wi = w->data;
@@ -401,8 +471,8 @@ int run_linear(struct run_ctx *c, const struct run_step *s, struct err *e)
         }
         return 0;
     }
-    weight_rows(&b.g, w);
     b.g.ldw = b.g.ldx = b.g.k = k;
+    weight_rows(&b, w, 0);
     b.g.x = x->data;
     b.g.n = n;
     b.g.bias = bias ? bias->data : NULL;
@@ -410,8 +480,7 @@ int run_linear(struct run_ctx *c, const struct run_step *s, struct err *e)
     b.g.om = 1;
     b.g.on = m;
     b.g.half = run_rounds(c, y);
-    run_gemm(c, &b);
-    return 0;
+    return weight_gemm(c, &b, e);
 }
 
 /* ---- matmul ---- */

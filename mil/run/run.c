@@ -106,6 +106,12 @@ struct run_model *run_open(const struct mil_program *p,
 
     if (!m)
         return NULL;
+    m->ctx.failures =
+        mem_zalloc((size_t)par_width(o->par), sizeof(*m->ctx.failures), e);
+    if (!m->ctx.failures) {
+        mem_free(m);
+        return NULL;
+    }
     m->program = p;
     m->options = *o;
     m->ctx.par = o->par;
@@ -132,6 +138,7 @@ void run_close(struct run_model *m)
     run_const_free_all(m);
     mem_free(m->ctx.shared);
     mem_free(m->ctx.work);
+    mem_free(m->ctx.failures);
     mem_free(m);
 }
 

@@ -27,6 +27,9 @@ bool run_profile_by_name(const char *name, enum run_profile *out);
 struct run_options {
     enum run_profile profile;
     struct par *par; /* NULL: serial; used by one call at a time */
+    /* Decoded constants that may stay in memory; weights of products beyond
+     * are decoded in pieces at each use, to the same bits. 0: no limit. */
+    uint64_t const_bytes;
 };
 
 /* A program made ready: constants decoded (LUTs once), shared by functions.

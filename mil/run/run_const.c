@@ -28,6 +28,12 @@ static int raw_read(const struct mil_const *c, uint64_t offset, void *dst,
     return c->data->read(c->data->cookie, offset, dst, n, e);
 }
 
+int run_const_raw(const struct run_const *k, uint64_t offset, void *dst,
+                  size_t n, struct err *e)
+{
+    return raw_read(k->konst, offset, dst, n, e);
+}
+
 static int raw_check(const struct run_const *k, struct err *e)
 {
     const struct mil_const *c = k->konst;
@@ -481,6 +487,28 @@ static int load(struct run_model *m, struct run_const *k, bool half,
     return 0;
 }
 
+/* Are there bytes of the right number behind it? */
+static int stream_check(const struct run_const *k, struct err *e)
+{
+    if (k->code == MIL_OP_const)
+        return raw_check(k, e);
+    return raw_check(k->args[0], e) || raw_check(k->args[1], e) ? -1 : 0;
+}
+
+/* Whether a constant is left to be read in pieces; -1: it cannot be read. */
+static int stream(const struct run_model *m, struct run_const *k, struct err *e)
+{
+    uint64_t bytes = (uint64_t)k->elems * sizeof(f16_t);
+
+    if (!m->options.const_bytes || loaded(k) || k->elems <= SMALL_ELEMS ||
+        m->const_bytes + bytes <= m->options.const_bytes || !run_stream_fits(k))
+        return 0;
+    if (stream_check(k, e))
+        return -1;
+    k->streamed = true;
+    return 1;
+}
+
 int run_const_need(struct run_model *m, struct run_const *k, enum run_need need,
                    struct err *e)
 {
@@ -493,6 +521,13 @@ int run_const_need(struct run_model *m, struct run_const *k, enum run_need need,
                           k->konst->data->bytes >= ROWS_BYTES &&
                           mil_dtype_is_float(k->type.dtype)))
             return loaded(k) ? 0 : raw_check(k, e);
+        need = RUN_NEED_HALF;
+    }
+    if (need == RUN_NEED_PIECES) {
+        int rc = k->streamed ? 1 : stream(m, k, e);
+
+        if (rc)
+            return rc < 0 ? -1 : 0;
         need = RUN_NEED_HALF;
     }
     if (k->type.dtype != MIL_F16 || k->elems <= SMALL_ELEMS)

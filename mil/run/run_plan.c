@@ -93,11 +93,11 @@ static enum run_need need_of(const struct run_plan *p, const struct mil_op *op,
     case MIL_OP_gather_nd:
         return param == P_gather_nd_x ? RUN_NEED_ROWS : RUN_NEED_WIDE;
     case MIL_OP_linear:
-        return param == P_linear_weight ? RUN_NEED_HALF : RUN_NEED_WIDE;
+        return param == P_linear_weight ? RUN_NEED_PIECES : RUN_NEED_WIDE;
     case MIL_OP_conv: /* depthwise kernels are small and read as floats */
         return param == P_conv_weight &&
                        p->f->values[mil_arg(op, param)].type.dims[1] > 1
-                   ? RUN_NEED_HALF
+                   ? RUN_NEED_PIECES
                    : RUN_NEED_WIDE;
     case MIL_OP_matmul:
         flag = mil_arg_const(p->f, op, P_matmul_transpose_y);

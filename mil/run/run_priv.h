@@ -21,6 +21,7 @@ struct run_const {
     f16_t *half; /* fp16 bits, where only products and gathers read them */
     float *f32;
     int32_t *i32;
+    bool streamed; /* none of these: products read it in pieces */
     /* Where content comes from, and what makes two constants one. */
     const struct mil_const *konst;
     enum mil_opcode code; /* MIL_OP_const or a constexpr */
@@ -30,9 +31,10 @@ struct run_const {
 };
 /* What a consumer needs of a constant. */
 enum run_need {
-    RUN_NEED_WIDE, /* float or int32_t array */
-    RUN_NEED_HALF, /* fp16 bits will do */
-    RUN_NEED_ROWS, /* rows, possibly read one by one from the source */
+    RUN_NEED_WIDE,   /* float or int32_t array */
+    RUN_NEED_HALF,   /* fp16 bits will do */
+    RUN_NEED_PIECES, /* fp16 bits, or pieces of them beyond the limit */
+    RUN_NEED_ROWS,   /* rows, possibly read one by one from the source */
 };
 /* The constant behind a value; *out is NULL if it has none. */
 int run_const_get(struct run_model *m, const struct mil_function *f, mil_ref r,
@@ -42,7 +44,20 @@ int run_const_need(struct run_model *m, struct run_const *k, enum run_need need,
 /* Elements [first, first + n) of a constant of floats, loaded or not. */
 int run_const_floats(const struct run_const *k, int64_t first, int64_t n,
                      float *dst, struct err *e) ATTR_MUST_USE;
+/* Bytes of a plain constant as they lie in its source. */
+int run_const_raw(const struct run_const *k, uint64_t offset, void *dst,
+                  size_t n, struct err *e) ATTR_MUST_USE;
 void run_const_free_all(struct run_model *m);
+
+/* ---- constants in pieces (run_stream.c) ---- */
+
+bool run_stream_fits(const struct run_const *k); /* can it be read so? */
+int64_t run_stream_rows(int64_t cols);           /* of one piece */
+/* Scratch for a piece of `elems` elements. */
+int64_t run_stream_floats(const struct run_const *k, int64_t elems);
+/* Elements [first, first + n) as halves at the start of `scratch`. */
+int run_stream_read(const struct run_const *k, int64_t first, int64_t n,
+                    float *scratch, struct err *e) ATTR_MUST_USE;
 
 /* ---- plans ---- */
 
@@ -196,8 +211,15 @@ struct run_plan {
     struct run_plan *next;
 };
 
+/* The failure of a worker; that of the lowest piece is reported. */
+struct run_failure {
+    struct err err;
+    uint64_t at;
+};
+
 struct run_ctx {
     struct par *par;
+    struct run_failure *failures; /* by worker */
     const struct kern *k;
     bool half; /* profile FP16 */
     float *shared;
@@ -315,9 +337,12 @@ void nd_transpose(struct par *par, float *dst, const float *src, int64_t rows,
 void run_par(struct run_ctx *c, int64_t n, int64_t cost, par_fn fn, void *arg);
 
 /* Products in batches: batch dims bd with strides ws (w), xs (x); results of
- * batch i at out + i * out_stride. */
+ * batch i at out + i * out_stride. With `stream` w is neither float nor half:
+ * its rows are read from element `first` on, in the one batch there is. */
 struct gemm_batch {
     struct kern_gemm g;
+    const struct run_const *stream;
+    int64_t first;
     int64_t m;
     int nb;
     int64_t bd[MIL_MAX_RANK], ws[MIL_MAX_RANK], xs[MIL_MAX_RANK];

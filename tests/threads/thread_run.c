@@ -1,6 +1,7 @@
 /*
- * A decoder-like function on pools of several widths: for the thread
- * sanitizer, and the same bits as one thread.
+ * A decoder-like function on pools of several widths, with its weights in
+ * memory and in pieces: for the thread sanitizer, and the same bits as one
+ * thread.
  */
 #include <stdio.h>
 #include <string.h>
@@ -69,11 +70,13 @@ static struct mil_program *make_program(void)
     return p;
 }
 
-static int run_with(const struct mil_program *p, int threads, const float *x,
-                    float *y)
+static int run_with(const struct mil_program *p, int threads,
+                    uint64_t const_bytes, const float *x, float *y)
 {
     struct par *par = par_new(threads, &e);
-    struct run_options o = { .profile = RUN_FP16, .par = par };
+    struct run_options o = { .profile = RUN_FP16,
+                             .par = par,
+                             .const_bytes = const_bytes };
     struct run_model *m = par ? run_open(p, &o, &e) : NULL;
     struct run_states *s = run_states_new(&e);
     struct run_tensor in = {
@@ -103,12 +106,12 @@ int main(void)
     p = make_program();
     for (int i = 0; i < C * T; i++)
         x[i] = (float)(i * 7 % 31) / 16.0f - 1.0f;
-    if (!p || run_with(p, 1, x, one)) {
+    if (!p || run_with(p, 1, 0, x, one)) {
         fprintf(stderr, "thread_run: %s\n", e.text);
         return 1;
     }
     for (int threads = 2; threads <= 6; threads++) {
-        if (run_with(p, threads, x, many)) {
+        if (run_with(p, threads, (uint64_t)(threads % 2), x, many)) {
             fprintf(stderr, "thread_run: %s\n", e.text);
             bad = 1;
         } else if (memcmp(one, many, sizeof(one)) != 0) {

@@ -13,7 +13,7 @@
 #include "converter/package_run.h"
 #include "t_conv.h"
 
-static const struct run_options f32 = { RUN_F32, NULL };
+static const struct run_options f32 = { .profile = RUN_F32 };
 
 /* A package "pkg": vocabulary 64, context 64, batch 16, two chunks. */
 static void set_up(void)

@@ -17,8 +17,8 @@ static struct err e;
 struct source {
     struct mil_data data;
     const unsigned char *bytes;
-    uint64_t read_bytes;
-    int reads;
+    _Atomic uint64_t read_bytes; /* by any thread */
+    _Atomic int reads;
     uint64_t fail_from; /* reads that reach this byte fail */
 };
 
@@ -452,4 +452,230 @@ Test(run_const, inline_tables_are_compared_by_content)
     cr_expect_eq(si.read_bytes, sizeof(ix));
     run_close(m);
     mil_program_free(p);
+}
+
+/* ---- weights beyond the limit ---- */
+
+struct weight {
+    int bits; /* 16: plain fp16 */
+    int64_t rows, cols, group;
+    struct source indices, tables;
+    unsigned char *bytes;
+    f16_t *entries;
+};
+
+static void weight_make(struct weight *w, int rank, const int64_t *dims)
+{
+    static const enum mil_dtype types[] = {
+        [1] = MIL_U1, [2] = MIL_U2, [3] = MIL_U3,
+        [4] = MIL_U4, [6] = MIL_U6, [8] = MIL_U8
+    };
+    int64_t lut[MIL_MAX_RANK] = { 0 }, n = 1;
+
+    for (int i = 0; i < rank; i++)
+        n *= dims[i];
+    w->rows = dims[0];
+    w->cols = n / dims[0];
+    w->entries = halves((size_t)(w->bits == 16 ? n : w->rows << w->bits), 7);
+    if (w->bits == 16) {
+        source_init(&w->indices, MIL_F16, rank, dims, w->entries);
+        return;
+    }
+    w->bytes = mem_alloc((size_t)n + 1, 1, &e);
+    for (int64_t i = 0; i <= n; i++)
+        w->bytes[i] = (unsigned char)(i * 167 + i / 11 + i / 257);
+    for (int i = 0; i < rank + 2; i++)
+        lut[i] = 1;
+    lut[0] = w->rows / w->group;
+    lut[rank] = (int64_t)1 << w->bits;
+    source_init(&w->indices, types[w->bits], rank, dims, w->bytes);
+    source_init(&w->tables, MIL_F16, rank + 2, lut, w->entries);
+}
+
+static void weight_drop(struct weight *w)
+{
+    mem_free(w->bytes);
+    mem_free(w->entries);
+}
+
+static mil_ref weight_ref(struct mb *b, const struct weight *w)
+{
+    mil_ref ix = mb_data(b, "w", &w->indices.data);
+
+    return w->bits == 16 ? ix
+                         : MB(b, constexpr_lut_to_dense, .indices = ix,
+                              .lut = mb_data(b, "lut", &w->tables.data));
+}
+
+enum product { LINEAR, POINTWISE, GROUPED };
+
+/* 160 rows of 101: pieces begin within a byte, tables within a piece. */
+static struct mil_program *product(struct weight *w, enum product what,
+                                   int64_t tokens)
+{
+    static const int64_t dims[3][4] = { [LINEAR] = { 160, 101 },
+                                        [POINTWISE] = { 160, 101, 1, 1 },
+                                        [GROUPED] = { 160, 51, 1, 2 } };
+    struct mil_program *p = mil_program_new(&e);
+    struct mb b;
+    mil_ref x, y;
+
+    weight_make(w, what == LINEAR ? 2 : 4, dims[what]);
+    mb_begin(&b, p, "main");
+    if (what == LINEAR) {
+        x = mb_input(&b, "x", MIL_F16, 2, (int64_t[]){ tokens, 101 });
+        y = MB(&b, linear, .x = x, .weight = weight_ref(&b, w));
+    } else {
+        x = mb_input(&b, "x", MIL_F16, 4,
+                     (int64_t[]){ 1, what == GROUPED ? 102 : 101, 1,
+                                  tokens + (what == GROUPED) });
+        y = MB(&b, conv, .x = x, .weight = weight_ref(&b, w),
+               .strides = MB_INTS(&b, 1, 1), .pad_type = mb_string(&b, "valid"),
+               .pad = MB_INTS(&b, 0, 0, 0, 0), .dilations = MB_INTS(&b, 1, 1),
+               .groups = mb_int(&b, what == GROUPED ? 2 : 1));
+    }
+    mb_output(&b, "y", y);
+    cr_assert_eq(mb_end(&b, &e), 0, "%s", e.text);
+    return p;
+}
+
+/* Runs a program with one input and one output; the result is copied. */
+static int64_t run_one(const struct mil_program *p, const struct run_options *o,
+                       uint64_t *resident, float *y)
+{
+    const struct mil_function *f = p->functions[0];
+    static float x[102 * 8];
+    struct run_tensor in = { .name = "x", .data = x }, out;
+    struct run_model *m = run_open(p, o, &e);
+    int64_t n;
+    size_t k;
+
+    cr_assert(m, "%s", e.text);
+    for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++)
+        x[i] = (float)(i * 7 % 23) / 8.0f - 1.0f;
+    in.type = mil_value(f, f->inputs[0])->type;
+    cr_assert_eq(run_call(m, NULL, NULL, &in, 1, &out, 1, &k, &e), 0, "%s",
+                 e.text);
+    n = mil_type_elems(&out.type);
+    memcpy(y, out.data, (size_t)n * sizeof(*y));
+    *resident = run_resident_bytes(m);
+    run_close(m);
+    return n;
+}
+
+static void same_in_pieces(int bits, int64_t group, enum product what,
+                           int64_t tokens, struct par *par)
+{
+    static float want[160 * 8], got[160 * 8];
+
+    for (int half = 0; half < 2; half++) {
+        struct run_options o = { .profile = half ? RUN_FP16 : RUN_F32 };
+        struct weight w = { .bits = bits, .group = group };
+        struct mil_program *p = product(&w, what, tokens);
+        uint64_t whole, pieces;
+        int64_t n = run_one(p, &o, &whole, want);
+
+        o.const_bytes = 1;
+        o.par = par;
+        cr_assert_eq(run_one(p, &o, &pieces, got), n);
+        cr_expect_eq(memcmp(got, want, (size_t)n * sizeof(*got)), 0,
+                     "%d bits, group %d, product %d, %d tokens", bits,
+                     (int)group, what, (int)tokens);
+        mil_program_free(p);
+        weight_drop(&w);
+    }
+}
+
+Test(run_const, weights_in_pieces_give_the_same_bits)
+{
+    static const int bits[] = { 1, 2, 3, 4, 6, 8, 16 };
+    static const int64_t groups[] = { 1, 8, 20, 160 };
+    struct par *par = par_new(3, &e);
+
+    for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
+        for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++)
+            for (int what = LINEAR; what <= GROUPED; what++)
+                for (int64_t n = 1; n <= 5; n += 4)
+                    same_in_pieces(bits[i], groups[g], what, n, par);
+    par_free(par);
+}
+
+Test(run_const, the_limit_keeps_what_fits)
+{
+    f16_t *w = halves(IN * OUT, 8);
+    struct run_options o = { .profile = RUN_FP16 };
+    struct source s;
+    struct mil_program *p;
+    struct run_model *m;
+    struct run_tensor in, out;
+    float x[IN] = { 1 };
+    size_t k;
+
+    source_init(&s, MIL_F16, 4, (int64_t[]){ OUT, IN, 1, 1 }, w);
+    p = shared(&s.data, 2);
+    in.name = "x";
+    in.type = mil_type_make(MIL_F16, 4, (int64_t[]){ 1, IN, 1, 1 });
+    in.data = x;
+    for (int fits = 0; fits < 2; fits++) {
+        uint64_t once;
+
+        o.const_bytes = fits ? IN * OUT * 2 + 4096 : IN * OUT * 2;
+        s.read_bytes = 0;
+        m = run_open(p, &o, &e);
+        cr_assert(m, "%s", e.text);
+        once = s.read_bytes;
+        cr_expect_eq(once, fits ? IN * OUT * 2 : 0);
+        for (int i = 1; i <= 3; i++) {
+            cr_assert_eq(run_call(m, "infer", NULL, &in, 1, &out, 1, &k, &e), 0,
+                         "%s", e.text);
+            cr_expect_eq(s.read_bytes,
+                         fits ? once : (uint64_t)i * IN * OUT * 2);
+        }
+        run_close(m);
+    }
+    mil_program_free(p);
+    mem_free(w);
+}
+
+/* Pieces fail while a call runs; the lowest of them is told, whatever the
+ * threads, and the next call may go well. */
+Test(run_const, a_piece_that_cannot_be_read)
+{
+    f16_t *w = halves(IN * OUT, 9);
+    struct run_options o = { .profile = RUN_FP16, .const_bytes = 1 };
+    struct run_tensor in, out;
+    struct mil_program *p;
+    struct run_model *m;
+    struct source s;
+    float x[IN] = { 1 };
+    size_t k;
+
+    source_init(&s, MIL_F16, 4, (int64_t[]){ OUT, IN, 1, 1 }, w);
+    o.par = par_new(4, &e);
+    p = shared(&s.data, 1);
+    in.name = "x";
+    in.type = mil_type_make(MIL_F16, 4, (int64_t[]){ 1, IN, 1, 1 });
+    in.data = x;
+    m = run_open(p, &o, &e);
+    cr_assert(m, "%s", e.text);
+    for (int i = 0; i < 20; i++) {
+        err_reset(&e);
+        s.fail_from = i % 2 ? UINT64_MAX : 10000;
+        cr_expect_eq(run_call(m, "infer", NULL, &in, 1, &out, 1, &k, &e),
+                     i % 2 ? 0 : -1);
+        if (i % 2)
+            continue;
+        cr_expect_eq(e.code, ERR_IO);
+        cr_expect(strstr(e.text, "bytes beyond 10000 cannot be read"), "%s",
+                  e.text);
+    }
+    run_close(m);
+    s.data.bytes -= 2;
+    err_reset(&e);
+    cr_expect_null(run_open(p, &o, &e));
+    cr_expect(strstr(e.text, "30718 bytes of content, 30720 are needed"), "%s",
+              e.text);
+    par_free(o.par);
+    mil_program_free(p);
+    mem_free(w);
 }
