@@ -61,7 +61,7 @@ struct cv_part {
     char name[160]; /* "qwen_FFN_PF_lut6_chunk_01of02" */
     struct cv_lut lut;
     uint64_t weight_bytes; /* weight file, as it will be written */
-    uint64_t model_bytes;  /* program message, within 1 % */
+    uint64_t model_bytes;  /* program message, likewise */
     uint64_t weights;      /* elements of the matrices to palettize */
     uint64_t largest_blob;
     uint64_t largest_table; /* bytes of one matrix's tables */

@@ -11,6 +11,7 @@
 #include "converter/matrix_priv.h"
 #include "converter/program_priv.h"
 #include "models/weights.h"
+#include "schema/codec.h"
 #include "schema/package.h"
 
 /* ---- the pass ---- */
@@ -318,130 +319,64 @@ void cv_program_error(const struct cv_program *p, struct cv_part *part)
 
 /* ---- sizes ---- */
 
-struct seen {
-    const struct mil_data **d;
-    size_t n, cap;
-};
-
-static int seen_before(struct seen *s, const struct mil_data *d, struct err *e)
+static void see_const(struct cv_part *part, const struct mil_value *v)
 {
-    for (size_t i = 0; i < s->n; i++)
-        if (s->d[i] == d)
-            return 1;
-    if (mem_grow((void **)&s->d, &s->cap, s->n, sizeof(*s->d), e))
-        return -1;
-    s->d[s->n++] = d;
-    return 0;
-}
+    const struct mil_data *d = v->konst ? v->konst->data : NULL;
 
-/* Constants below ten elements stand inside the model. A blob is a record of 64
- * bytes at a multiple of 64, and its bytes. */
-static bool is_blob(const struct mil_value *v)
-{
-    return v->konst && v->konst->data &&
-           mil_type_elems(&v->konst->data->type) >= 10;
-}
-
-static int add_const(struct seen *s, struct cv_part *part,
-                     const struct mil_value *v, struct err *e)
-{
-    const struct mil_data *d = v->konst->data;
-    int known = seen_before(s, d, e);
-
-    if (known)
-        return known < 0 ? -1 : 0;
-    part->weight_bytes += (64 - part->weight_bytes % 64) % 64 + 64 + d->bytes;
+    if (!d)
+        return;
     if (d->bytes > part->largest_blob)
         part->largest_blob = d->bytes;
     for (int i = 0; i < d->type.rank; i++)
         if (d->type.dims[i] > part->largest_axis)
             part->largest_axis = d->type.dims[i];
-    return 0;
 }
 
-/* In the order of writing: the last blob is not padded. */
-static int add_consts(struct seen *s, struct cv_part *part,
-                      const struct mil_function *f, const struct mil_op *op,
-                      struct err *e)
+/* Constants stand behind ops and, literally, in their arguments. */
+static void see_op(struct cv_part *part, const struct mil_function *f,
+                   const struct mil_op *op)
 {
     int n = mil_op_info(op->code)->n_params;
 
     for (int i = 0; i < n; i++)
-        for (uint32_t k = 0; k < op->args[i].n; k++) {
-            const struct mil_value *v = mil_value(f, op->args[i].refs[k]);
-
-            if (v->kind == MIL_V_LITERAL && is_blob(v) &&
-                add_const(s, part, v, e))
-                return -1;
-        }
+        for (uint32_t k = 0; k < op->args[i].n; k++)
+            if (mil_value(f, op->args[i].refs[k])->kind == MIL_V_LITERAL)
+                see_const(part, mil_value(f, op->args[i].refs[k]));
     for (uint32_t i = 0; i < op->n_outs; i++)
-        if (is_blob(mil_value(f, op->outs[i])) &&
-            add_const(s, part, mil_value(f, op->outs[i]), e))
-            return -1;
-    return 0;
+        see_const(part, mil_value(f, op->outs[i]));
 }
 
-/* What the program's message will take, within 1 %: a fit to messages of 48
- * parts (tests/unit/test_plan.c holds it to others). */
-struct message {
-    uint64_t ops, args, blobs, text, inside;
-};
-
-static void count_op(struct message *m, const struct mil_function *f,
-                     const struct mil_op *op)
+/* By the very encoder, without a file. */
+static int measure_message(const struct mil_program *p, struct cv_part *part,
+                           struct err *e)
 {
-    int n = mil_op_info(op->code)->n_params;
+    struct blob_writer *w = blob_writer_measuring(e);
+    struct buf message = BUF_INIT;
+    struct blob_totals totals;
+    int rc = -1;
 
-    m->ops++;
-    m->text += strlen(op->name);
-    for (uint32_t i = 0; i < op->n_outs; i++)
-        m->text += strlen(mil_value(f, op->outs[i])->name);
-    for (int i = 0; i < n; i++)
-        for (uint32_t k = 0; k < op->args[i].n; k++) {
-            const struct mil_value *v = mil_value(f, op->args[i].refs[k]);
-
-            m->args++;
-            if (v->kind != MIL_V_LITERAL)
-                m->text += strlen(v->name);
-            else if (is_blob(v))
-                m->blobs++;
-            else if (v->konst && v->konst->data)
-                m->inside += 37 + v->konst->data->bytes;
-        }
-    for (uint32_t i = 0; i < op->n_outs; i++)
-        m->blobs += is_blob(mil_value(f, op->outs[i]));
-}
-
-static uint64_t message_bytes(const struct mil_program *p)
-{
-    struct message m = { 0 };
-
-    for (size_t i = 0; i < p->n_functions; i++)
-        for (size_t k = 0; k < p->functions[i]->n_ops; k++)
-            count_op(&m, p->functions[i], &p->functions[i]->ops[k]);
-    for (size_t i = 0; i < p->n_metadata; i++)
-        m.text += strlen(p->metadata[i].key) + strlen(p->metadata[i].value);
-    return (318000 + 90270 * m.ops + 28490 * m.args + 68140 * m.blobs +
-            351 * m.text + 1000 * m.inside) /
-           1000;
+    if (w && !codec_encode(p, w, &message, e) &&
+        !blob_writer_finish(w, &totals, e)) {
+        part->weight_bytes = totals.bytes;
+        part->model_bytes = message.len;
+        rc = 0;
+    }
+    buf_release(&message);
+    blob_writer_free(w);
+    return rc;
 }
 
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
                      struct err *e)
 {
-    struct seen s = { 0 };
-    int rc = 0;
-
-    part->weight_bytes = 64;
     part->weights = part->largest_blob = part->largest_table = 0;
     part->largest_axis = 0;
-    for (size_t i = 0; !rc && i < p->program->n_functions; i++) {
+    for (size_t i = 0; i < p->program->n_functions; i++) {
         const struct mil_function *f = p->program->functions[i];
 
-        for (size_t k = 0; !rc && k < f->n_ops; k++)
-            rc = add_consts(&s, part, f, &f->ops[k], e);
+        for (size_t k = 0; k < f->n_ops; k++)
+            see_op(part, f, &f->ops[k]);
     }
-    mem_free(s.d);
     for (size_t i = 0; i < p->matrices->n; i++) {
         const struct cv_matrix *q = p->matrices->items[i];
 
@@ -449,8 +384,7 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
         if (q->tables.bytes > part->largest_table)
             part->largest_table = q->tables.bytes;
     }
-    part->model_bytes = message_bytes(p->program);
-    return rc;
+    return measure_message(p->program, part, e);
 }
 
 /* ---- what was written ---- */

@@ -72,6 +72,8 @@ struct blob_writer {
     struct source *sources; /* open addressing */
     size_t n_sources, cap_sources;
     uint64_t shared, done;
+    bool measuring; /* `size` grows instead of a file */
+    uint64_t size;
 };
 
 static uint64_t mix(uint64_t v)
@@ -103,6 +105,22 @@ struct blob_writer *blob_writer_new(const char *path,
         return NULL;
     }
     return w;
+}
+
+struct blob_writer *blob_writer_measuring(struct err *e)
+{
+    struct blob_writer *w = mem_zalloc(1, sizeof(*w), e);
+    static const struct io_out closed = IO_OUT_INIT;
+
+    if (!w)
+        return NULL;
+    w->out = closed;
+    w->measuring = true;
+    w->identity = hash_new(e);
+    if (w->identity)
+        return w;
+    blob_writer_free(w);
+    return NULL;
 }
 
 void blob_writer_free(struct blob_writer *w)
@@ -400,9 +418,40 @@ static int make_input(struct input *in, const struct mil_type *t,
                    text, bytes);
 }
 
+/* What stands in memory may be there already; sources are taken as unlike all
+ * others. */
+static int measure(struct blob_writer *w, const struct input *in,
+                   uint64_t *offset, struct err *e)
+{
+    struct content key = { { 0, 0 }, in->elems, 0, in->code };
+    size_t i;
+
+    if (in->memory) {
+        key.hash = hash_bytes(in->memory, (size_t)in->bytes);
+        i = w->cap_contents ? content_home(&key, w->cap_contents) : 0;
+        for (; w->cap_contents && w->contents[i].code;
+             i = (i + 1) & (w->cap_contents - 1)) {
+            const struct content *c = &w->contents[i];
+
+            if (c->code != key.code || c->elems != key.elems ||
+                c->hash.lo != key.hash.lo || c->hash.hi != key.hash.hi)
+                continue;
+            *offset = c->offset;
+            w->shared++;
+            return 0;
+        }
+    }
+    w->size = w->size ? w->size : HEADER_BYTES;
+    *offset = (w->size + BLOB_ALIGN - 1) / BLOB_ALIGN * BLOB_ALIGN;
+    w->size = *offset + RECORD_BYTES + in->bytes;
+    return remember(w, in, key.hash, *offset, e);
+}
+
 static int put(struct blob_writer *w, const struct input *in, uint64_t *offset,
                struct err *e)
 {
+    if (w->measuring)
+        return measure(w, in, offset, e);
     if (open_file(w, e))
         return -1;
     return in->bytes <= CHUNK ? put_small(w, in, offset, e)
@@ -452,6 +501,7 @@ int blob_writer_finish(struct blob_writer *w, struct blob_totals *out,
     out->blobs = w->n_contents;
     out->shared = w->shared;
     hash_uuid(out->identity, hash_get(w->identity));
+    out->bytes = w->size;
     if (!w->opened)
         return 0;
     if (w->n_contents > UINT32_MAX)

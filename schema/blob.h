@@ -43,6 +43,9 @@ struct blob_writer;
 struct blob_writer *blob_writer_new(const char *path,
                                     const struct blob_options *o,
                                     struct err *e) ATTR_MUST_USE;
+/* One that writes no file and reads no source: offsets and totals are those of
+ * a file in which no two sources hold equal bytes. */
+struct blob_writer *blob_writer_measuring(struct err *e) ATTR_MUST_USE;
 /* Stores what `d` reads and gives the record's offset. The same mil_data is
  * read once; blobs of equal type and bytes share one record. */
 int blob_put(struct blob_writer *w, const struct mil_data *d, uint64_t *offset,

@@ -264,6 +264,43 @@ Test(blob, type_is_part_of_identity)
     finish(w);
 }
 
+/* Offsets and totals as in a file, without one and without a read. */
+Test(blob, measured_as_written)
+{
+    struct err e = ERR_INIT;
+    struct blob_writer *w[2] = { writer("w"), blob_writer_measuring(&e) };
+    struct blob_totals t[2];
+    struct source s[3] = { { 0, 1, 0, 0 }, { 0, 2, 0, 0 }, { 0, 3, 0, 0 } };
+    struct mil_data d[3];
+    uint64_t seed = 9;
+
+    cr_assert_not_null(w[1], "%s", e.text);
+    d[0] = source_data(&s[0], 700);
+    d[1] = source_data(&s[1], ((int64_t)2 << 20) + 3); /* more than a block */
+    d[2] = source_data(&s[2], 11);
+    for (int i = 0; i < 200; i++) {
+        uint64_t at[2], r = ts_random(&seed);
+        int64_t n = 10 + (int64_t)(r >> 8 & 31);
+        uint8_t bytes[128];
+        struct mil_type type = vec(r & 64 ? MIL_F16 : MIL_U6, n);
+
+        memset(bytes, (int)(r >> 16 & 3), sizeof(bytes));
+        for (int k = 0; k < 2; k++)
+            cr_assert_eq(r % 8 < 3
+                             ? blob_put(w[k], &d[r % 8], &at[k], &e)
+                             : blob_put_bytes(w[k], &type, bytes, &at[k], &e),
+                         0, "%s", e.text);
+        cr_assert_eq(at[0], at[1], "blob %d", i);
+    }
+    for (int k = 0; k < 3; k++)
+        cr_expect_eq(s[k].reads, k == 1 ? 3 : 1, "%d reads", s[k].reads);
+    t[0] = finish(w[0]);
+    t[1] = finish(w[1]);
+    cr_expect_eq(t[0].bytes, t[1].bytes);
+    cr_expect_eq(t[0].blobs, t[1].blobs);
+    cr_expect_eq(t[0].shared, t[1].shared);
+}
+
 Test(blob, no_blob_no_file)
 {
     struct blob_totals t = finish(writer("w"));
