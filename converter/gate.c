@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "converter/base/io.h"
 #include "converter/base/num.h"
@@ -27,7 +26,8 @@ struct gate {
     struct prompts prompts;
     size_t own; /* the last `own` prompts are not the user's */
     int64_t vocab, ctx, batch;
-    float *ref_rows, *dec_rows; /* [batch, vocab] */
+    int64_t block;              /* positions that the oracles take at once */
+    float *ref_rows, *dec_rows; /* [block, vocab] */
     float *row;                 /* [vocab] */
     float *pre_rows;            /* prefill pass: [n_pre, vocab] */
     float *kept;                /* for --logits: [T, vocab] */
@@ -181,15 +181,18 @@ static int check_same(const struct gate *g, struct err *e)
     return 0;
 }
 
-/* Float32 weights that one oracle may keep: a quarter of the memory, 4 GB at
- * most. */
-static uint64_t keep_bytes(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    uint64_t quarter =
-        pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size / 4 : 0;
+/* Memory does not grow with the model: of the package's decoded weights and of
+ * the oracle's so much stays, the rest is read at each use. */
+#define PACKAGE_KEEP 64000000
+#define ORACLE_KEEP 32000000
+/* Logits of one oracle that are held at a time. */
+#define ROWS_KEEP 16000000
 
-    return quarter < 4000000000u ? quarter : 4000000000u;
+static int64_t block_of(int64_t vocab, int64_t batch)
+{
+    int64_t n = ROWS_KEEP / (vocab * (int64_t)sizeof(float));
+
+    return n < 1 ? 1 : n < batch ? n : batch;
 }
 
 /* Float32 weights are rounded even in an uncompressed package. */
@@ -205,7 +208,7 @@ static bool has_float32(const struct ckpt *c)
 static int open_oracles(struct gate *g, struct err *e)
 {
     struct oracle_options oo = { .par = g->o->par,
-                                 .keep_bytes = keep_bytes(),
+                                 .keep_bytes = ORACLE_KEEP,
                                  .max_positions = g->ctx };
     struct tensor_source s = ckpt_source(g->o->ckpt);
 
@@ -233,7 +236,7 @@ static int open_oracles(struct gate *g, struct err *e)
 
 static int open_all(struct gate *g, struct err *e)
 {
-    struct run_options ro = { g->o->profile, g->o->par };
+    struct run_options ro = { g->o->profile, g->o->par, PACKAGE_KEEP };
     size_t v, b;
 
     g->pkg = package_open(g->o->package, &ro, e);
@@ -244,8 +247,9 @@ static int open_all(struct gate *g, struct err *e)
     g->batch = package_meta(g->pkg)->batch_size;
     if (g->o->ckpt && (check_same(g, e) || open_oracles(g, e)))
         return -1;
+    g->block = block_of(g->vocab, g->batch);
     v = (size_t)g->vocab;
-    b = (size_t)g->batch;
+    b = (size_t)g->block;
     g->row = mem_alloc(v, sizeof(float), e);
     g->ref_rows = g->ref ? mem_alloc(v * b, sizeof(float), e) : NULL;
     g->dec_rows = g->dec ? mem_alloc(v * b, sizeof(float), e) : NULL;
@@ -402,8 +406,8 @@ static int run_prompt(struct gate *g, size_t prompt, struct err *e)
     if ((g->ref && oracle_reset(g->ref, e)) ||
         (g->dec && oracle_reset(g->dec, e)))
         return -1;
-    for (int64_t p = 0; p < n; p += g->batch) {
-        int64_t m = n - p < g->batch ? n - p : g->batch;
+    for (int64_t p = 0; p < n; p += g->block) {
+        int64_t m = n - p < g->block ? n - p : g->block;
 
         if (oracles_feed(g, ids + p, (size_t)m, e))
             return -1;
