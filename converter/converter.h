@@ -42,10 +42,13 @@ struct cv_options {
     int64_t max_chunk_mb; /* for auto, in 10^6 bytes */
     int head_parts;       /* 0: the family's, adjusted to divide */
     bool strict;          /* refuse fallbacks */
-    bool force;           /* replace an existing package of ours */
-    bool tie;             /* tie although the config does not */
-    const char *tokens;   /* a further input file: never replaced. NULL: none */
-    const char *calib;    /* token file; NULL: no calibration */
+    bool force; /* replace an existing package of ours; convert experts
+                   above the limit */
+    uint64_t expert_limit; /* bytes of experts, 8 GB: they are evaluated
+                              densely */
+    bool tie;              /* tie although the config does not */
+    const char *tokens; /* a further input file: never replaced. NULL: none */
+    const char *calib;  /* token file; NULL: no calibration */
     const char *importance; /* safetensors: what each weight counts for; NULL */
     const struct log *log;
     struct par *par;
@@ -63,6 +66,7 @@ struct cv_part {
     uint64_t weight_bytes; /* weight file, as it will be written */
     uint64_t model_bytes;  /* program message, likewise */
     uint64_t weights;      /* elements of the matrices to palettize */
+    uint64_t expert_bytes; /* matrices of experts, their tables included */
     uint64_t largest_blob;
     uint64_t largest_table; /* bytes of one matrix's tables */
     int64_t largest_axis;   /* of any constant */
@@ -93,7 +97,10 @@ struct cv_job {
     uint64_t state_bytes;
     uint64_t disk_bytes;   /* of the package, assets included */
     uint64_t memory_bytes; /* bound of the conversion's peak */
-    struct buf notes;      /* lines: fallbacks, warnings, lint */
+    /* Mixture of experts: all of their bytes; weights that a token reads, and
+     * would read if experts were evaluated by routing. */
+    uint64_t expert_bytes, dense_bytes, routed_bytes;
+    struct buf notes; /* lines: fallbacks, warnings, lint */
 };
 /* plan_only: the config is enough. */
 int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,

@@ -10,6 +10,7 @@
 
 #include "converter/base/num.h"
 #include "converter/meta_priv.h"
+#include "models/parts_gdn.h"
 
 /* The emitter with a sticky error: libyaml copies all strings. */
 struct out {
@@ -202,7 +203,7 @@ static void recurrent(struct out *o, const struct cv_job *j)
         return;
     key_true(o, "recurrent_state");
     key_true(o, "prefill_full_batches_only");
-    key_int(o, "gdn_chunk_size", j->opt.batch % 64 ? j->opt.batch : 64);
+    key_int(o, "gdn_chunk_size", gdn_chunk(j->opt.batch));
     if (hp->experts) {
         plain(o, "moe");
         begin(o, true, true);

@@ -15,6 +15,7 @@ void cv_options_init(struct cv_options *o)
     o->lut_ffn = (struct cv_lut){ 6, 8 };
     o->lut_head = (struct cv_lut){ 6, 8 };
     o->max_chunk_mb = 950;
+    o->expert_limit = 8000000000;
 }
 
 static const char *const methods[] = {

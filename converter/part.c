@@ -319,6 +319,12 @@ void cv_program_error(const struct cv_program *p, struct cv_part *part)
 
 /* ---- sizes ---- */
 
+/* By the names that checkpoints give them: "layers.0.mlp.experts.down_proj". */
+static bool is_expert(const struct mil_data *d)
+{
+    return d->origin && strstr(d->origin->tensor, ".experts.");
+}
+
 static void see_const(struct cv_part *part, const struct mil_value *v)
 {
     const struct mil_data *d = v->konst ? v->konst->data : NULL;
@@ -332,9 +338,10 @@ static void see_const(struct cv_part *part, const struct mil_value *v)
             part->largest_axis = d->type.dims[i];
 }
 
-/* Constants stand behind ops and, literally, in their arguments. */
+/* Constants stand behind ops and, literally, in their arguments. `first`: this
+ * is the first function. */
 static void see_op(struct cv_part *part, const struct mil_function *f,
-                   const struct mil_op *op)
+                   const struct mil_op *op, bool first)
 {
     int n = mil_op_info(op->code)->n_params;
 
@@ -342,8 +349,14 @@ static void see_op(struct cv_part *part, const struct mil_function *f,
         for (uint32_t k = 0; k < op->args[i].n; k++)
             if (mil_value(f, op->args[i].refs[k])->kind == MIL_V_LITERAL)
                 see_const(part, mil_value(f, op->args[i].refs[k]));
-    for (uint32_t i = 0; i < op->n_outs; i++)
-        see_const(part, mil_value(f, op->outs[i]));
+    for (uint32_t i = 0; i < op->n_outs; i++) {
+        const struct mil_value *v = mil_value(f, op->outs[i]);
+
+        see_const(part, v);
+        /* functions share their constants */
+        if (first && v->konst && v->konst->data && is_expert(v->konst->data))
+            part->expert_bytes += v->konst->data->bytes;
+    }
 }
 
 /* By the very encoder, without a file. */
@@ -371,16 +384,19 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
 {
     part->weights = part->largest_blob = part->largest_table = 0;
     part->largest_axis = 0;
+    part->expert_bytes = 0;
     for (size_t i = 0; i < p->program->n_functions; i++) {
         const struct mil_function *f = p->program->functions[i];
 
         for (size_t k = 0; k < f->n_ops; k++)
-            see_op(part, f, &f->ops[k]);
+            see_op(part, f, &f->ops[k], i == 0);
     }
     for (size_t i = 0; i < p->matrices->n; i++) {
         const struct cv_matrix *q = p->matrices->items[i];
 
         part->weights += (uint64_t)mil_type_elems(&q->indices.type);
+        if (is_expert(q->source))
+            part->expert_bytes += q->indices.bytes + q->tables.bytes;
         if (q->tables.bytes > part->largest_table)
             part->largest_table = q->tables.bytes;
     }

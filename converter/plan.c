@@ -14,6 +14,7 @@
 #include "converter/importance.h"
 #include "converter/meta.h"
 #include "converter/program_priv.h"
+#include "models/parts_gdn.h"
 #include "models/weights.h"
 
 /* Published limits of devices and compilers, with what they are known from:
@@ -155,6 +156,20 @@ static int check_graph(const struct cv_job *j, struct err *e)
                               a->name);
 }
 
+/* Recurrent layers are prefilled in chunks that divide the batch. */
+static int check_recurrent(const struct cv_job *j, struct err *e)
+{
+    if (!j->ckpt.hp.lin_value_heads || gdn_chunk(j->opt.batch))
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "--batch %" PRId64 ": recurrent layers take it in chunks "
+                   "of %d to %d tokens, and none of these numbers divides it; "
+                   "%" PRId64 " would do",
+                   j->opt.batch, GDN_CHUNK_MIN, GDN_CHUNK_MAX,
+                   (j->opt.batch + GDN_CHUNK_MAX - 1) / GDN_CHUNK_MAX *
+                       GDN_CHUNK_MAX);
+}
+
 static int check_shape(const struct cv_job *j, struct err *e)
 {
     const struct hparams *hp = &j->ckpt.hp;
@@ -163,6 +178,8 @@ static int check_shape(const struct cv_job *j, struct err *e)
     if (b < 1 || b > 4096)
         return err_set(e, ERR_USAGE,
                        "--batch %" PRId64 " is not between 1 and 4096", b);
+    if (check_recurrent(j, e))
+        return -1;
     if (ctx < 1 || ctx % b)
         return err_set(e, ERR_USAGE,
                        "--ctx %" PRId64 " is not a multiple of the batch of "
@@ -435,6 +452,45 @@ static void plan_limits(struct cv_job *j)
                "refuse too");
 }
 
+/* ---- experts ---- */
+
+/* All experts are evaluated for each token: what a token reads, and what it
+ * would read if only those that routing chooses were. */
+static void plan_experts(struct cv_job *j)
+{
+    const struct hparams *hp = &j->ckpt.hp;
+    uint64_t all = 0, experts = 0;
+
+    for (size_t i = 0; i < j->n_parts; i++) {
+        if (j->parts[i].kind != CV_EMBEDDINGS)
+            all += j->parts[i].weight_bytes;
+        experts += j->parts[i].expert_bytes;
+    }
+    if (!hp->experts)
+        return;
+    j->expert_bytes = experts;
+    j->dense_bytes = all;
+    j->routed_bytes =
+        all - experts +
+        experts / (uint64_t)hp->experts * (uint64_t)hp->experts_per_token;
+}
+
+/* Models that nobody wants to run so by accident. */
+static int check_expert_bytes(const struct cv_job *j, struct err *e)
+{
+    char experts[NUM_TEXT_MAX], limit[NUM_TEXT_MAX];
+
+    if (j->expert_bytes <= j->opt.expert_limit || j->opt.force)
+        return 0;
+    num_bytes_text(experts, j->expert_bytes);
+    num_bytes_text(limit, j->opt.expert_limit);
+    return err_set(e, ERR_USAGE,
+                   "the experts take %s and each token reads all of them; "
+                   "above %s pass --force to convert all the same (--plan "
+                   "tells what it costs)",
+                   experts, limit);
+}
+
 /* A bound of the conversion's peak, by measurement: processes of 1 to 8 threads
  * on models of 2 to 30 layers took 35 to 95 % of it, whatever the weights.
  * Tokenizers are parsed and dropped before the weights are read. */
@@ -477,6 +533,7 @@ static int plan_sums(struct cv_job *j, struct err *e)
         j->disk_bytes += p->weight_bytes + p->model_bytes + MANIFEST_BYTES;
     }
     plan_limits(j);
+    plan_experts(j);
     plan_memory(j, tokenizer);
     return buf_ok(&j->notes, e);
 }
@@ -521,7 +578,7 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
     }
     hparams_context_notes(&j->ckpt.hp, o->ctx, &j->notes);
     plan_states(j);
-    if (!plan_sums(j, e))
+    if (!plan_sums(j, e) && (plan_only || !check_expert_bytes(j, e)))
         return 0;
     cv_job_close(j);
     return -1;
@@ -555,6 +612,29 @@ static void lut_text(const struct cv_lut *l, char out[48])
         snprintf(out, 48, "LUT%d, group %" PRIu64, l->bits, l->group);
 }
 
+static void experts_text(const struct cv_job *j, struct buf *out)
+{
+    const struct hparams *hp = &j->ckpt.hp;
+    char dense[NUM_TEXT_MAX], routed[NUM_TEXT_MAX], experts[NUM_TEXT_MAX];
+
+    if (!hp->experts)
+        return;
+    num_bytes_text(dense, j->dense_bytes);
+    num_bytes_text(routed, j->routed_bytes);
+    num_bytes_text(experts, j->expert_bytes);
+    buf_printf(out,
+               "all %" PRId64 " experts (%s) are evaluated for each token, "
+               "which reads %s of weights; the %" PRId64 " that routing "
+               "chooses would need %s, %.1f times less\n",
+               hp->experts, experts, dense, hp->experts_per_token, routed,
+               (double)j->dense_bytes / (double)j->routed_bytes);
+    if (j->expert_bytes > j->opt.expert_limit)
+        buf_printf(out,
+                   "experts above %" PRIu64 " GB: the conversion will ask "
+                   "for --force\n",
+                   j->opt.expert_limit / 1000000000);
+}
+
 void cv_plan_text(const struct cv_job *j, struct buf *out)
 {
     const struct hparams *hp = &j->ckpt.hp;
@@ -586,6 +666,7 @@ void cv_plan_text(const struct cv_job *j, struct buf *out)
             buf_printf(out, "%s%" PRId64, k ? ", " : "", s->dims[k]);
         buf_puts(out, "] fp16\n");
     }
+    experts_text(j, out);
     num_bytes_text(t, j->state_bytes);
     buf_printf(out, "states need %s on the device", t);
     num_bytes_text(t, j->disk_bytes);
@@ -653,6 +734,16 @@ void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
     }
     js_w_end(w);
     js_w_uint(w, "state_bytes", j->state_bytes);
+    if (hp->experts) {
+        js_w_object(w, "experts");
+        js_w_int(w, "count", hp->experts);
+        js_w_int(w, "per_token", hp->experts_per_token);
+        js_w_uint(w, "bytes", j->expert_bytes);
+        js_w_uint(w, "bytes_read_per_token", j->dense_bytes);
+        js_w_uint(w, "bytes_if_routed", j->routed_bytes);
+        js_w_bool(w, "needs_force", j->expert_bytes > j->opt.expert_limit);
+        js_w_end(w);
+    }
     js_w_uint(w, "disk_bytes", j->disk_bytes);
     js_w_uint(w, "memory_bytes", j->memory_bytes);
     js_w_array(w, "notes", false);

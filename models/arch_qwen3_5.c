@@ -11,9 +11,6 @@
 #include "models/parts.h"
 #include "models/parts_gdn.h"
 
-/* Tokens that the chunked recurrence takes at once. */
-#define GDN_CHUNK 64
-
 static int64_t count_linear(const struct hparams *hp)
 {
     return hp->layers - parts_attention_layers(hp);
@@ -204,14 +201,13 @@ static mil_ref layer(struct mb *b, const struct graph *g, struct decoder *d,
 {
     const struct hparams *hp = g->hp;
     bool full = hp->layer_kind[l] == HP_LAYER_FULL;
-    int64_t chunk = g->tokens % GDN_CHUNK ? g->tokens : GDN_CHUNK;
     char t[128];
     mil_ref y;
 
     snprintf(t, sizeof(t), "layers.%lld.input_layernorm.weight", (long long)l);
     y = parts_rms_norm(b, g, x, t);
     y = full ? parts_attention(b, g, d, l, index_of(hp, l), y, true)
-             : gdn_mixer(b, g, s, l, index_of(hp, l), chunk, y);
+             : gdn_mixer(b, g, s, l, index_of(hp, l), gdn_chunk(g->tokens), y);
     x = MB(b, add, .x = x, .y = y);
     if (g->last_chunk && l == g->first_layer + g->n_layers - 1)
         x = parts_last_token(b, g, x);

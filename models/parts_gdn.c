@@ -18,6 +18,15 @@
 
 #include "converter/base/num.h"
 
+int64_t gdn_chunk(int64_t batch)
+{
+    int64_t n = batch < GDN_CHUNK_MAX ? batch : GDN_CHUNK_MAX;
+
+    while (n > 1 && batch % n)
+        n--;
+    return n >= GDN_CHUNK_MIN || n == batch ? n : 0;
+}
+
 void gdn_state_dims(const struct hparams *hp, int64_t n, int64_t memory[3],
                     int64_t history[3])
 {

@@ -21,6 +21,12 @@ struct gdn {
     mil_ref state, memory; /* [n_linear * nv, dk, dv] */
     mil_ref conv, history; /* [n_linear, K - 1, channels] */
 };
+/* Tokens that the chunked form takes at once: the largest divisor of the batch
+ * up to 64, which the inverse of its size and sums of its decays in fp16 bear.
+ * 0: the batch has none worth the name (below 16, unless it is the batch). */
+#define GDN_CHUNK_MAX 64
+#define GDN_CHUNK_MIN 16
+int64_t gdn_chunk(int64_t batch);
 /* Shapes of both states for `n` linear layers. */
 void gdn_state_dims(const struct hparams *hp, int64_t n, int64_t memory[3],
                     int64_t history[3]);

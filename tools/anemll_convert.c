@@ -246,7 +246,7 @@ int main(int argc, char **argv)
         { "--plan", NULL, CLI_FLAG, &a.plan, NULL,
           "print parts, sizes and needs; write nothing" },
         { "--force", NULL, CLI_FLAG, &a.force, NULL,
-          "replace an existing package" },
+          "replace an existing package; convert experts above 8 GB" },
         { "--no-gate", NULL, CLI_FLAG, &a.no_gate, NULL,
           "do not compare the package with the oracle" },
         { "--require-gate", NULL, CLI_FLAG, &a.require_gate, NULL,

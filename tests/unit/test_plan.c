@@ -18,6 +18,7 @@
 #include "converter/base/compiler.h"
 #include "converter/base/io.h"
 #include "converter/base/mem.h"
+#include "models/parts_gdn.h"
 #include "t_ckpt.h"
 #include "t_conv.h"
 
@@ -529,6 +530,213 @@ Test(plan, figures_of_published_models)
     cr_expect_eq(states_of("Qwen3-0.6B"), UINT64_C(2) * 28 * 8 * 512 * 128 * 2);
     cr_expect_eq(states_of("Llama-3.2-1B-Instruct"),
                  UINT64_C(2) * 16 * 8 * 512 * 64 * 2);
+}
+
+/* Matrices of a layer, by the shapes that their names have. */
+static uint64_t hybrid_matrices(const struct hparams *hp, int64_t layer)
+{
+    int64_t H = hp->hidden, v = hp->lin_value_heads * hp->lin_value_dim;
+    int64_t c = 2 * hp->lin_key_heads * hp->lin_key_dim + v;
+    int64_t q = hp->heads * hp->head_dim, kv = hp->kv_heads * hp->head_dim;
+    int64_t mixer = hp->layer_kind[layer] == HP_LAYER_FULL
+                        ? 2 * q * H + 2 * kv * H + q * H
+                        : c * H + v * H + v * H;
+    int64_t mlp = hp->experts ? hp->experts * 3 * hp->moe_intermediate * H +
+                                    3 * hp->shared_intermediate * H
+                              : 3 * hp->intermediate * H;
+
+    return (uint64_t)(mixer + mlp);
+}
+
+/* Nothing is forgotten and nothing counted twice, from the config alone: 6-bit
+ * indices, tables of 64 for each 8 rows, and less than 2 % of other things. */
+static void expect_published(const char *name, uint64_t parameters)
+{
+    struct cv_options o = t_conv_options(name);
+    uint64_t want = 0, bytes = 0;
+    struct cv_job j;
+
+    o.lut_ffn = o.lut_head = (struct cv_lut){ 6, 8 };
+    plan(&o, &j);
+    cr_expect_eq(hparams_count(&j.ckpt.hp), parameters);
+    for (size_t i = 0; i < j.n_parts; i++) {
+        const struct cv_part *p = &j.parts[i];
+        uint64_t weights = 0;
+
+        for (int64_t l = 0; l < p->n_layers; l++)
+            weights += hybrid_matrices(&j.ckpt.hp, p->first_layer + l);
+        if (p->kind == CV_HEAD)
+            weights = (uint64_t)(j.ckpt.hp.vocab * j.ckpt.hp.hidden);
+        cr_expect_eq(p->weights, weights, "%s, %s: %" PRIu64 " of %" PRIu64,
+                     name, p->name, p->weights, weights);
+        want += p->weights * 6 / 8;
+        bytes += p->kind == CV_EMBEDDINGS ? 0 : p->weight_bytes;
+    }
+    cr_expect(bytes > want && bytes < want + want / 25,
+              "%s: %" PRIu64 " bytes for %" PRIu64, name, bytes, want);
+    cv_job_close(&j);
+}
+
+Test(plan, figures_of_published_hybrids, .timeout = 60)
+{
+    static const struct {
+        const char *name;
+        uint64_t parameters;
+    } rows[] = {
+        { "Qwen3.5-0.8B-reformatted", 752393024 },
+        { "Qwen3.5-4B", 4205751296 },
+        { "Qwen3.5-27B", 26895998464 },
+        { "Qwen3.8-27B", 26895998464 },
+        { "Qwen3.5-35B-A3B", 34660610688 },
+        { "Qwen3.6-35B-A3B", 34660610688 },
+        { "Qwen3.5-397B-A17B", 396346350336 },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (!config(rows[i].name))
+            cr_skip_test("no shared configs");
+        expect_published(rows[i].name, rows[i].parameters);
+    }
+}
+
+/* A plan needs no more than the config to tell what will be written. */
+Test(plan, config_alone_and_checkpoint_agree)
+{
+    static const char *const archs[] = { "qwen3_5", "qwen3_5_moe" };
+    static const char *const likes[] = { "tiny", "odd" };
+
+    for (int i = 0; i < 4; i++) {
+        struct err e = ERR_INIT;
+        struct cv_options o, bare;
+        struct cv_job a, b;
+        char dir[32], alone[32], file[64], *text;
+
+        snprintf(dir, sizeof dir, "m%d", i);
+        snprintf(alone, sizeof alone, "c%d", i);
+        t_conv_synth(archs[i / 2], likes[i % 2], dir);
+        snprintf(file, sizeof file, "%s/config.json", dir);
+        text = t_conv_text(file, NULL);
+        snprintf(file, sizeof file, "%s/config.json", alone);
+        t_conv_put(file, text);
+        mem_free(text);
+        o = t_conv_options(dir);
+        bare = t_conv_options(alone);
+        cr_assert_eq(cv_job_open(&a, &o, false, &e), 0, "%s", e.text);
+        plan(&bare, &b);
+        cr_assert_eq(a.n_parts, b.n_parts);
+        for (size_t k = 0; k < a.n_parts; k++) {
+            cr_expect_eq(a.parts[k].weight_bytes, b.parts[k].weight_bytes);
+            cr_expect_eq(a.parts[k].model_bytes, b.parts[k].model_bytes);
+        }
+        cr_expect_eq(a.expert_bytes, b.expert_bytes);
+        cv_job_close(&a);
+        cv_job_close(&b);
+    }
+}
+
+/* ---- experts ---- */
+
+static bool plan_says(const struct cv_job *j, const char *text)
+{
+    struct buf b = BUF_INIT;
+    bool found;
+
+    cv_plan_text(j, &b);
+    found = strstr(buf_text(&b), text) != NULL;
+    buf_release(&b);
+    return found;
+}
+
+Test(plan, experts_are_counted)
+{
+    const uint64_t experts = UINT64_C(4) * 16 * 3 * 20 * 96;
+    struct cv_options o;
+    struct cv_job j;
+
+    t_conv_synth("qwen3_5_moe", "tiny", "m");
+    o = t_conv_options("m");
+    o.lut_ffn.bits = 0;
+    o.chunks = 2;
+    plan(&o, &j);
+    cr_expect_eq(j.expert_bytes, 2 * experts);
+    cr_expect_eq(j.dense_bytes, j.parts[1].weight_bytes +
+                                    j.parts[2].weight_bytes +
+                                    j.parts[3].weight_bytes);
+    cr_expect_eq(j.dense_bytes - j.routed_bytes, 2 * experts * 12 / 16);
+    cr_expect(plan_says(&j, "all 16 experts (737 KB) are evaluated for each "
+                            "token, which reads "));
+    cr_expect(plan_says(&j, "; the 4 that routing chooses would need "));
+    cr_expect(!plan_says(&j, "--force"));
+    cv_job_close(&j);
+    /* tables belong to them */
+    o.lut_ffn = (struct cv_lut){ 4, 8 };
+    plan(&o, &j);
+    cr_expect_eq(j.expert_bytes,
+                 experts / 2 + UINT64_C(4) * (2 * 320 + 96) / 8 * 16 * 2);
+    cv_job_close(&j);
+    o = t_conv_options("d");
+    t_conv_synth("qwen3_5", "tiny", "d");
+    plan(&o, &j);
+    cr_expect_eq(j.expert_bytes, 0);
+    cr_expect(!plan_says(&j, "experts"));
+    cv_job_close(&j);
+}
+
+Test(plan, experts_above_the_limit_need_force)
+{
+    struct err e = ERR_INIT;
+    struct cv_options o;
+    struct cv_job j;
+
+    t_conv_synth("qwen3_5_moe", "tiny", "m");
+    o = t_conv_options("m");
+    cr_expect_eq(o.expert_limit, UINT64_C(8000000000));
+    o.expert_limit = 100000;
+    plan(&o, &j);
+    cr_expect(plan_says(&j, "the conversion will ask for --force"));
+    cv_job_close(&j);
+    cr_expect_eq(t_conv_try(&o, "out", &e), -1);
+    cr_expect_eq((int)e.code, (int)ERR_USAGE);
+    cr_expect(strstr(e.text, "the experts take ") &&
+                  strstr(e.text, "above 100 KB pass --force"),
+              "%s", e.text);
+    cr_expect(!io_exists(t_conv_path("out")));
+    err_reset(&e);
+    o.force = true;
+    cr_expect_eq(t_conv_try(&o, "out", &e), 0, "%s", e.text);
+}
+
+/* ---- recurrent layers ---- */
+
+Test(plan, chunks_of_the_recurrence_divide_the_batch)
+{
+    static const struct {
+        int64_t batch, chunk;
+    } rows[] = {
+        { 1, 1 },    { 7, 7 },   { 16, 16 },  { 50, 50 },  { 64, 64 },
+        { 80, 40 },  { 96, 48 }, { 100, 50 }, { 67, 0 },   { 106, 53 },
+        { 118, 59 }, { 127, 0 }, { 134, 0 },  { 512, 64 }, { 4096, 64 }
+    };
+    struct cv_options o;
+
+    t_conv_synth("qwen3_5", "tiny", "m");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char want[64];
+        struct cv_job j;
+
+        cr_expect_eq(gdn_chunk(rows[i].batch), rows[i].chunk, "%d",
+                     (int)rows[i].batch);
+        o = t_conv_options("m");
+        o.batch = o.ctx = rows[i].batch;
+        snprintf(want, sizeof want, "--batch %d: recurrent layers",
+                 (int)rows[i].batch);
+        if (!rows[i].chunk) {
+            refused(&o, want);
+            continue;
+        }
+        plan(&o, &j);
+        cv_job_close(&j);
+    }
 }
 
 static bool noted(const struct cv_job *j, const char *text)
