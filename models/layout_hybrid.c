@@ -118,8 +118,10 @@ static int judge_story(struct ckpt *c, struct story *s, struct err *e)
 {
     if (gather(c, s, e))
         return -1;
-    if (!s->n)
-        return 0; /* no norms at all: the ledger has more to say */
+    /* Without norms, or without convolutions, it is another model: the ledger
+     * has more to say. */
+    if (!s->n || s->published + s->turned == 0)
+        return 0;
     qsort(s->means, s->n, sizeof *s->means, by_value);
     s->median = s->means[s->n / 2];
     if (s->turned || s->median >= SHIFTED)

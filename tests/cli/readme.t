@@ -48,11 +48,14 @@ test_readme() {
     document README.md
 }
 test_readme_lists_every_option() {
-    run anemll-convert --help
-    for o in $(sed -n '/^Common/q; s/^  \(-[a-z0-9, -]*\).*/\1/p' stdout |
-        tr ', ' '\n\n' | grep '^--'); do
-        [ "$o" = --output ] || [ "$o" = --chunk ] || [ "$o" = --tie ] ||
-            grep -q -e "$o" "$SRC/README.md" || fail "README.md lacks $o"
+    for tool in convert check inspect; do
+        run anemll-$tool --help
+        for o in $(sed -n 's/^  \(-[a-z0-9, -]*\).*/\1/p' stdout |
+            tr ', ' '\n\n' | grep '^--'); do
+            [ "$o" = --output ] || [ "$o" = --chunk ] ||
+                grep -q -e "$o" "$SRC/README.md" ||
+                fail "README.md lacks $o of anemll-$tool"
+        done
     done
 }
 test_links_lead_somewhere() {

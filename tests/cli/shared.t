@@ -72,6 +72,41 @@ test_a_package_that_is_not_ours() {
     expect_exit 0
     [ "$(json stdout verdict)" = PASS ] || fail "verdict"
 }
+# What evaluating all experts costs, from the config alone.
+test_plan_of_a_large_mixture_of_experts() {
+    c=$FIXTURES/../configs/Qwen3.5-35B-A3B
+    [ -d "$c" ] || skip "no published configs"
+    run anemll-convert "$c" --plan
+    expect_exit 0
+    expect_out "all 256 experts (24.3 GB) are evaluated for each token, which reads 25.8 GB of weights; the 8 that routing chooses would need 2.2 GB, 11.4 times less" \
+        "experts above 8 GB: the conversion will ask for --force"
+    run anemll-convert "$FIXTURES/../configs/Qwen3.5-27B" --plan
+    expect_exit 0
+    grep -q experts stdout && fail "a dense model has no experts"
+    :
+}
+# Qwen3.5, 3.6, 3.8: sizes that are read, quantized ones that are not.
+test_published_hybrids() {
+    configs=$FIXTURES/../configs
+    [ -d "$configs" ] || skip "no published configs"
+    for m in Qwen3.5-0.8B-reformatted:752393024 Qwen3.5-4B:4205751296 \
+        Qwen3.5-4B-TextOnly-HF:4205751296 Qwen3.5-27B:26895998464 \
+        Qwen3.8-27B:26895998464 Qwen3.5-25B-REAP-A3B-Coding:25091371648 \
+        Qwen3.5-35B-A3B:34660610688 Qwen3.6-35B-A3B:34660610688 \
+        Qwen3.5-397B-A17B:396346350336; do
+        run anemll-convert "$configs/${m%:*}" --plan
+        expect_exit 0
+        expect_out ": qwen3_5, ${m#*:} parameters"
+    done
+    for m in "Qwen3.5-35B-A3B-GPTQ-Int4:GPTQ-quantized (4 bits, groups of 128)" \
+        "Qwen3.5-9B-MLX-8bit:MLX-quantized (8 bits, groups of 64)" \
+        "Qwen3.6-27B-FP8:FP8-quantized (e4m3)" \
+        "Qwen3.6-27B-NVFP4:quantized with modelopt" \
+        "Qwen3.5-122B-A10B-NVFP4:quantized with modelopt (NVFP4)"; do
+        refused 3 "${m%%:*}' is ${m#*:}" "take the model that it was made from" \
+            -- anemll-convert "$configs/${m%%:*}" --plan
+    done
+}
 test_published_configs_parse_or_are_refused_in_a_line() {
     configs=$FIXTURES/../configs
     [ -d "$configs" ] || skip "no published configs"
