@@ -205,6 +205,18 @@ static int preflight(const struct cv_job *j, struct err *e)
 
 /* ---- the work ---- */
 
+/* What is wrong with a tensor of the checkpoint is told of the checkpoint: the
+ * file that was being written has nothing to do with it. */
+static void source_error(const struct cv_job *j, struct err *e)
+{
+    char *tensor = strstr(e->text, "tensor '");
+
+    if (e->code != ERR_INPUT || !tensor)
+        return;
+    memmove(e->text, tensor, strlen(tensor) + 1);
+    (void)err_in(e, "'%s'", j->opt.model);
+}
+
 static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
                       uint64_t base, uint64_t total, struct err *e)
 {
@@ -222,8 +234,9 @@ static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
     if (cv_build_part(j, part, &prog, e))
         return -1;
     path = mem_printf(e, "%s/%s.mlpackage", dir, part->name);
-    if (path && !pkg_write(path, prog.program, &po, &w, e) &&
-        !cv_program_check(path, part, e)) {
+    if (path && pkg_write(path, prog.program, &po, &w, e)) {
+        source_error(j, e);
+    } else if (path && !cv_program_check(path, part, e)) {
         part->written_weights = w.weights_bytes;
         part->written_model = w.model_bytes;
         cv_program_error(&prog, part);

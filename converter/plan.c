@@ -232,7 +232,10 @@ static int plan_head(struct cv_job *j, struct err *e)
     int64_t vocab = j->ckpt.hp.vocab;
     int wanted = j->ckpt.hp.arch->head_parts, n = j->opt.head_parts;
 
-    if (n && (n < 0 || n > 256 || vocab % n))
+    if (n < 0 || n > 256)
+        return err_set(e, ERR_USAGE,
+                       "--split-lm-head %d is not between 1 and 256", n);
+    if (n && vocab % n)
         return err_set(e, ERR_USAGE,
                        "--split-lm-head %d does not divide the vocabulary of "
                        "%" PRId64 " rows into equal parts (runtimes read "

@@ -857,7 +857,8 @@ static void print_hints(struct buf *b, const struct match *m)
             bool unknown = p->kind == UNKNOWN;
             if ((!unknown && p->kind != MISSING) ||
                 !has_segments(p->tail, blocks[k].part) ||
-                (last && blocks[k].flag && !strcmp(last, blocks[k].flag)))
+                (last && blocks[k].flag && !strcmp(last, blocks[k].flag)) ||
+                (!blocks[k].flag && unknown == m->c->hp.qk_norm))
                 continue;
             last = blocks[k].flag;
             if (last)

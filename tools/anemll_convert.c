@@ -1,6 +1,7 @@
 /*
  * anemll-convert: a checkpoint becomes a gated package.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,7 +62,7 @@ static int set_options(const struct args *a, struct cv_options *o,
     o->ctx = a->ctx;
     o->batch = a->batch;
     o->max_chunk_mb = a->max_chunk_mb;
-    o->head_parts = a->head_parts > 1024 ? 1024 : (int)a->head_parts;
+    o->head_parts = a->head_parts > INT_MAX ? INT_MAX : (int)a->head_parts;
     o->strict = a->strict;
     o->force = a->force;
     o->tie = a->tie;

@@ -25,7 +25,8 @@ struct worker {
 };
 
 struct par {
-    int width; /* threads that really run, the caller's included */
+    int width;  /* threads that really run, the caller's included */
+    int useful; /* of them, beside the caller: more than cores only queue */
     struct worker *workers;
     atomic_bool busy;
 
@@ -114,6 +115,7 @@ struct par *par_new(int threads, struct err *e)
     if (threads > PAR_MAX_THREADS)
         threads = PAR_MAX_THREADS;
     p->width = 1;
+    p->useful = cpu_count() < 4 ? 3 : cpu_count() - 1;
     atomic_init(&p->busy, false);
     atomic_init(&p->next, 0);
     p->workers = mem_zalloc((size_t)threads, sizeof *p->workers, e);
@@ -164,6 +166,19 @@ static void run_serial(uint64_t n, uint64_t grain, par_fn fn, void *arg)
     }
 }
 
+/* As many threads as there are pieces and cores for; the others sleep on. */
+static void wake_some(struct par *p)
+{
+    uint64_t pieces = p->n / p->grain + (p->n % p->grain != 0);
+
+    if (p->width - 1 <= p->useful && pieces >= (uint64_t)p->width) {
+        pthread_cond_broadcast(&p->wake);
+        return;
+    }
+    for (int i = 0; i < p->useful && (uint64_t)i + 1 < pieces; i++)
+        pthread_cond_signal(&p->wake);
+}
+
 void par_for(struct par *p, uint64_t n, uint64_t grain, par_fn fn, void *arg)
 {
     uint64_t width = (uint64_t)par_width(p);
@@ -186,7 +201,7 @@ void par_for(struct par *p, uint64_t n, uint64_t grain, par_fn fn, void *arg)
     atomic_store(&p->next, 0);
     p->job++;
     p->open = true;
-    pthread_cond_broadcast(&p->wake);
+    wake_some(p);
     pthread_mutex_unlock(&p->lock);
 
     do_pieces(p, 0);

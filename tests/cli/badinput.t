@@ -281,6 +281,15 @@ test_missing_and_extra_tensor() {
         's/model.layers.1.self_attn.q_proj.weight/model.layers.1.self_attn.q_proj.wei9ht/'
     bad 3 "self_attn.q_proj.weight" "wei9ht" --
 }
+# A hint about q/k norms only where the family's own are the matter.
+test_norms_in_a_layer_that_is_not_there() {
+    model m
+    st_edit m/model.safetensors 's/layers.1.self_attn.q_norm/layers.9.self_attn.q_norm/'
+    bad 3 "layer 9: unknown self_attn.q_norm.weight [32]" \
+        "(per-head q/k norms: qwen3 has them)" --
+    grep -q "has none" stderr && fail "qwen3 has q/k norms"
+    :
+}
 test_extra_tensor_alone() {
     model m
     n=$(st_header_bytes m/model.safetensors)
@@ -317,7 +326,7 @@ convert_refuses() { # words...
 test_nan_weight() {
     model m
     st_poke m/model.safetensors model.layers.1.mlp.down_proj.weight 77 '\300\177'
-    convert_refuses "layers.1.mlp.down_proj.weight" "row 0, column 77"
+    convert_refuses "anemll-convert: 'm': tensor 'model.layers.1.mlp.down_proj.weight' holds 1 NaN" "row 0, column 77"
 }
 test_infinite_weight() {
     model m
@@ -333,12 +342,12 @@ test_weight_beyond_fp16() {
 test_nan_in_the_embedding() {
     model m
     st_poke m/model.safetensors model.embed_tokens.weight 300 '\300\177'
-    convert_refuses "embed_tokens.weight" "row 2, column 44"
+    convert_refuses "anemll-convert: 'm': tensor 'model.embed_tokens.weight' holds 1 NaN" "row 2, column 44"
 }
 test_nan_in_a_norm() {
     model m
     st_poke m/model.safetensors model.norm.weight 3 '\300\177'
-    convert_refuses "norm" "NaN"
+    convert_refuses "anemll-convert: 'm': tensor 'model.norm.weight' holds 1 NaN"
 }
 
 # ---- packages that are none ----

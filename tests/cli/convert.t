@@ -118,8 +118,12 @@ test_chunks_out_of_range() {
     done
 }
 test_head_parts_that_do_not_divide() {
-    refused 2 "--split-lm-head 7" "512" -- \
+    refused 2 "--split-lm-head 7 does not divide the vocabulary of 512 rows" "16 would" -- \
         anemll-convert --hf "$(tiny)" --split-lm-head 7 -o out
+    for n in 257 512 3000000000; do
+        refused 2 "--split-lm-head" "is not between 1 and 256" -- \
+            anemll-convert --hf "$(tiny)" --split-lm-head $n -o out
+    done
 }
 test_prefix() {
     refused 2 "--prefix" -- anemll-convert --hf "$(tiny)" --prefix ../x -o out

@@ -113,7 +113,9 @@ Test(plan, shapes_that_cannot_be)
     o.head_parts = 3;
     refused(&o, "--split-lm-head 3 does not divide the vocabulary of 64");
     o.head_parts = -4;
-    refused(&o, "--split-lm-head -4");
+    refused(&o, "--split-lm-head -4 is not between 1 and 256");
+    o.head_parts = 512; /* it divides, and is too many */
+    refused(&o, "--split-lm-head 512 is not between 1 and 256");
     o = good;
     o.max_chunk_mb = 0;
     refused(&o, "--max-chunk-mb 0");
