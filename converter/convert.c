@@ -303,8 +303,8 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
     bool keep = true;
     int rc = -1;
 
-    if (preflight(j, e) || !(a = assets_open(&j->ckpt, &j->notes, e)) ||
-        buf_ok(&j->notes, e) ||
+    if (preflight(j, e) || cv_choose_scale(j, e) ||
+        !(a = assets_open(&j->ckpt, &j->notes, e)) || buf_ok(&j->notes, e) ||
         (j->importance && importance_scan(j->importance, j->opt.log, e)) ||
         io_stage_begin(&stage, j->output, j->opt.force, e) ||
         write_all(j, a, stage.dir, e))

@@ -47,6 +47,8 @@ struct cv_options {
     uint64_t expert_limit; /* bytes of experts, 8 GB: they are evaluated
                               densely */
     bool tie;              /* tie although the config does not */
+    bool scale_given;      /* stream_exp counts; else it is measured */
+    int stream_exp;        /* the residual stream times 2^stream_exp */
     const char *tokens; /* a further input file: never replaced. NULL: none */
     const char *calib;  /* token file; NULL: no calibration */
     const char *importance; /* safetensors: what each weight counts for; NULL */
@@ -54,6 +56,10 @@ struct cv_options {
     struct par *par;
 };
 void cv_options_init(struct cv_options *o);
+/* "auto", or a power of two from 2^-14 to 1 such as 0.125: sets scale_given and
+ * stream_exp. ERR_USAGE else. */
+int cv_scale_parse(const char *text, struct cv_options *o,
+                   struct err *e) ATTR_MUST_USE;
 
 /* One file of the package, planned or written. */
 enum cv_kind { CV_EMBEDDINGS, CV_CHUNK, CV_HEAD };
@@ -95,6 +101,7 @@ struct cv_job {
     struct state_desc states[MAX_STATES];
     int n_states;
     uint64_t state_bytes;
+    int stream_exp; /* given, or chosen when conversion begins: cv_convert */
     uint64_t disk_bytes;   /* of the package, assets included */
     uint64_t memory_bytes; /* bound of the conversion's peak */
     /* Mixture of experts: all of their bytes; weights that a token reads, and

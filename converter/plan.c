@@ -3,6 +3,7 @@
  * from the very programs that will be written, built without bytes.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "converter/importance.h"
 #include "converter/meta.h"
 #include "converter/program_priv.h"
+#include "models/fp16_range.h"
 #include "models/parts_gdn.h"
 #include "models/weights.h"
 
@@ -572,8 +574,10 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
     if (ckpt_open(&j->ckpt, o->model, flags, e))
         return -1;
     buf_puts(&j->notes, buf_text(&j->ckpt.notes));
+    j->stream_exp = o->scale_given ? o->stream_exp : 0;
     j->weights = weights_new(&j->ckpt, e);
-    if (!j->weights || check_graph(j, e) || open_guides(j, e) ||
+    if (!j->weights || check_graph(j, e) ||
+        range_check_exp(&j->ckpt.hp, j->stream_exp, e) || open_guides(j, e) ||
         name_job(j, e) || check_shape(j, e) || plan_head(j, e) ||
         plan_parts(j, e)) {
         cv_job_close(j);
@@ -749,6 +753,7 @@ void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
     }
     js_w_uint(w, "disk_bytes", j->disk_bytes);
     js_w_uint(w, "memory_bytes", j->memory_bytes);
+    js_w_double(w, "fp16_scale", ldexp(1, j->stream_exp));
     js_w_array(w, "notes", false);
     for (const char *s = buf_text(&j->notes); *s;) {
         size_t n = strcspn(s, "\n");

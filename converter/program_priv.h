@@ -13,6 +13,9 @@
  * cv_method_name(CV_KMEANS). */
 #define CV_METHOD_KEY "com.anemll.lut_method"
 
+/* Sets j->stream_exp where the user gave none: measures, notes what was found,
+ * refuses what no scale brings into fp16. */
+int cv_choose_scale(struct cv_job *j, struct err *e) ATTR_MUST_USE;
 /* Fills the planned figures of a part. Bytes of the weight file: an upper
  * bound, exact unless two constants turn out to hold equal bytes. */
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,

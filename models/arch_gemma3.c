@@ -23,6 +23,7 @@ const struct model_arch arch_gemma3 = {
     .needs = needs_gemma3,
     .ignore = ignore,
     .layout = layout_gemma,
+    .norms_branches = true,
     .count = count_gemma3,
     .oracle = &oracle_gemma3,
 };

@@ -35,6 +35,7 @@ const struct model_arch arch_gemma4 = {
     .ignore = ignore,
     .spare = spare_gemma4,
     .layout = layout_gemma,
+    .norms_branches = true,
     .count = count_gemma4,
     .oracle = &oracle_gemma4,
 };

@@ -28,7 +28,8 @@ struct graph {
      * fp16_range.h. Folded exactly: into the embedding's rows, into what ends
      * each branch (a post-norm's weight, else the last matrix), out of
      * matrices that read the stream without a norm; a norm of the stream has
-     * epsilon range_norm_eps(rms_eps, stream_exp).
+     * epsilon range_norm_eps(rms_eps, stream_exp). Only families that say
+     * so (model_arch.scales_stream) are given another exponent than 0.
      */
     int stream_exp;
 };
@@ -67,6 +68,8 @@ struct model_arch {
      * do not tell; before shapes are complained of. May be NULL. */
     int (*layout)(struct ckpt *c, struct err *e);
     uint64_t (*count)(const struct hparams *hp); /* parameters, by formula */
+    bool scales_stream;  /* the graph computes with graph.stream_exp */
+    bool norms_branches; /* a branch's end is normed before it is added */
     int (*states)(const struct hparams *hp, int64_t ctx,
                   struct state_desc out[MAX_STATES]); /* how many */
     /* The three kinds of model; builders report through mb's sticky error. */

@@ -235,12 +235,16 @@ static int pass(struct oracle *o, const struct place *at, struct err *e)
         return -1;
     x = o->x.p;
     oracle_rope_refill(o);
+    o->at_layer = -1;
     if (o->ops->embed(o, x, e))
         return -1;
+    oracle_range_stream(o, x);
     put_hidden(o, at, 0, x);
     for (int64_t l = 0; l < o->hp.layers; l++) {
+        o->at_layer = l;
         if (o->ops->layer(o, l, x, e))
             return err_in(e, "layer %" PRId64 " of the reference", l);
+        oracle_range_stream(o, x);
         if (l + 1 < o->hp.layers)
             put_hidden(o, at, l + 1, x);
     }

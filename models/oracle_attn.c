@@ -227,12 +227,14 @@ static float row_max(const struct attn *t, const struct piece *p, float *row,
 }
 
 /* Exponentials of one row in place, zero where it does not see; returns their
- * sum. */
+ * sum. Raises *top to the greatest score. */
 static double row_exp(const struct attn *t, const struct piece *p, float *row,
-                      struct sight see)
+                      struct sight see, float *top)
 {
     double part[8] = { 0 };
     float max = row_max(t, p, row, see);
+
+    *top = max > *top ? max : *top;
 
     for (size_t b = p->first; b < p->blocks; b++) {
         float *s = row + b * p->rows * BLOCK;
@@ -295,7 +297,7 @@ static void attn_pieces(void *arg, uint64_t begin, uint64_t end, int worker)
             size_t pos = (size_t)t->o->pos + p.token + i / t->group;
             struct sight see = { first_seen(t, pos), pos + 1 };
 
-            sum[i] = row_exp(t, &p, scores + i * BLOCK, see);
+            sum[i] = row_exp(t, &p, scores + i * BLOCK, see, &w->top_score);
         }
         piece_mix(t, &p, w);
     }
@@ -333,6 +335,10 @@ int oracle_attention(struct oracle *o, const struct oracle_attn *a,
     t.per_g = (o->n + t.tokens - 1) / t.tokens;
     if (attn_memory(o, t.c, t.tokens * t.group, e))
         return -1;
+    for (int i = 0; i < par_width(o->par); i++)
+        o->workers[i].top_score = -INFINITY;
     par_for(o->par, t.c->heads * t.per_g, 1, attn_pieces, &t);
+    for (int i = 0; i < par_width(o->par); i++)
+        oracle_range_score(o, (double)o->workers[i].top_score);
     return 0;
 }

@@ -64,6 +64,7 @@ void oracle_add(struct oracle *o, float *x, const float *y, size_t rows,
     struct pair_rows r = { .x = x, .y = y, .width = width };
 
     par_for(o->par, rows, row_grain(width), add_rows, &r);
+    oracle_range_stream(o, x);
 }
 
 struct act_rows {
@@ -88,6 +89,7 @@ void oracle_gate(struct oracle *o, enum oracle_act act, float *g,
     struct act_rows r = { .act = act, .g = g, .u = u, .width = width };
 
     par_for(o->par, rows, row_grain(width), act_rows, &r);
+    oracle_range_product(o, g, rows * width);
 }
 
 struct cap_rows {

@@ -85,6 +85,7 @@ struct oracle_worker {
     struct sgemm_scratch gemm;
     struct grown rows; /* of the weight that is being streamed */
     struct grown heads, packed, scores, mix, sum; /* attention */
+    float top_score;
     struct err err; /* of the lowest piece that failed */
     uint64_t err_at;
 };
@@ -100,6 +101,9 @@ struct oracle {
     /* The pass. */
     const int32_t *tokens;
     size_t n;
+
+    int64_t at_layer;           /* that is computed; -1: the embedding */
+    struct range_report *range; /* notes peaks, or NULL */
 
     const struct oracle_watch *watch; /* of the step of a walk, or NULL */
     struct kv_cache *kv;              /* one per layer; unused ones are empty */
@@ -218,6 +222,14 @@ struct oracle_attn {
  * the pass already; y [n, heads, dim]. */
 int oracle_attention(struct oracle *o, const struct oracle_attn *a,
                      const float *q, float *y, struct err *e) ATTR_MUST_USE;
+
+/* oracle_range.c: what was just computed, if somebody measures. A stream is
+ * told by its address. */
+void oracle_range_stream(struct oracle *o, const float *x);
+void oracle_range_matrix(struct oracle *o, const char *name, const float *y,
+                         size_t n);
+void oracle_range_product(struct oracle *o, const float *x, size_t n);
+void oracle_range_score(struct oracle *o, double value);
 
 /* oracle_plain.c: the pre-norm transformer with gated MLP. Each family states
  * every convention in a table of its own. */

@@ -248,6 +248,7 @@ int oracle_linear(struct oracle *o, const struct oracle_mat *m, const float *x,
         if (held_add(&o->held, m->name, &t, e))
             goto fail;
     }
+    oracle_range_matrix(o, m->name, y, n * m->out);
     return 0;
 fail:
     if (l.fill)

@@ -87,14 +87,11 @@ static uint64_t locate(const struct entry *en, uint64_t el, uint64_t *run)
            col;
 }
 
-/* The place is told as the checkpoint has it. */
-static int bad_value(const struct entry *en, const struct num_stats *s,
-                     struct err *e)
+/* The place, element `at`, is told as the checkpoint has it. */
+static int bad_value(const struct st_tensor *t, uint64_t at,
+                     const struct num_stats *s, struct err *e)
 {
-    const struct st_tensor *t = en->tensor;
-    uint64_t run, cols = t->rank ? t->dims[t->rank - 1] : 1;
-    uint64_t at =
-        locate(en, s->nan || s->inf ? s->first_bad : s->first_above, &run);
+    uint64_t cols = t->rank ? t->dims[t->rank - 1] : 1;
 
     if (t->rank < 2)
         cols = 1;
@@ -112,6 +109,16 @@ static int bad_value(const struct entry *en, const struct num_stats *s,
                    t->name, (unsigned long long)s->above_f16,
                    (double)s->max_abs, (unsigned long long)(at / cols),
                    (unsigned long long)(at % cols));
+}
+
+static bool is_bad(const struct num_stats *s)
+{
+    return s->nan || s->inf || s->above_f16;
+}
+
+static uint64_t first_bad(const struct num_stats *s)
+{
+    return s->nan || s->inf ? s->first_bad : s->first_above;
 }
 
 /* Folds in double, rounded once to float; powers of two are exact. */
@@ -147,9 +154,46 @@ static int read_piece(const struct entry *en, uint64_t first, size_t n,
     }
     fold(&en->spec, f, n);
     num_stats_f32(&s, f, n, first);
-    if (s.nan || s.inf || s.above_f16)
-        return bad_value(en, &s, e);
+    if (is_bad(&s)) {
+        uint64_t run, at = locate(en, first_bad(&s), &run);
+
+        return bad_value(en->tensor, at, &s, e);
+    }
     num_f32_to_f16(dst, f, n);
+    return 0;
+}
+
+static int check_need(const struct st *st, const struct need *n, struct err *e)
+{
+    const struct st_tensor *t = n->tensor;
+    uint64_t elems = 1;
+    float f[PIECE];
+
+    for (int i = 0; i < n->rank; i++)
+        elems *= n->dims[i];
+    for (uint64_t at = 0; at < elems;) {
+        size_t m = elems - at < PIECE ? (size_t)(elems - at) : PIECE;
+        struct num_stats s = NUM_STATS_INIT;
+
+        if (need_read_f32(st, n, at, m, f, e))
+            return -1;
+        num_stats_f32(&s, f, m, at);
+        if (is_bad(&s)) {
+            at = first_bad(&s);
+            if (n->n_parts)
+                t = n->parts[at / t->elems];
+            return bad_value(t, at % t->elems, &s, e);
+        }
+        at += m;
+    }
+    return 0;
+}
+
+int weights_check(const struct ckpt *c, struct err *e)
+{
+    for (size_t i = 0; c->st && i < c->ledger.n; i++)
+        if (check_need(c->st, &c->ledger.needs[i], e))
+            return -1;
     return 0;
 }
 

@@ -47,6 +47,11 @@ const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
                                     bool is_sin, double scale,
                                     struct err *e) ATTR_MUST_USE;
 
+/* Reads every needed tensor: one that holds values that are not finite or
+ * beyond fp16 is told with the first one's place, as reading a constant
+ * tells. */
+int weights_check(const struct ckpt *c, struct err *e) ATTR_MUST_USE;
+
 /* For palettization: the bit patterns as stored (F32: rounded to fp16),
  * unscaled. NULL if the data is no checkpoint matrix. */
 struct weight_raw {

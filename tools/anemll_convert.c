@@ -13,7 +13,7 @@
 struct args {
     const char *hf, *output, *prefix, *chunks;
     const char *lut, *lut_ffn, *lut_head, *lut_embeddings;
-    const char *profile, *tokens, *calib, *importance;
+    const char *profile, *tokens, *fp16_scale, *calib, *importance;
     int64_t ctx, batch, max_chunk_mb, head_parts;
     bool plan, no_gate, require_gate, force, strict, tie;
 };
@@ -57,6 +57,8 @@ static int set_options(const struct args *a, struct cv_options *o,
     o->output = a->output;
     o->prefix = a->prefix;
     o->tokens = a->tokens;
+    if (a->fp16_scale && cv_scale_parse(a->fp16_scale, o, e))
+        return -1;
     o->calib = a->calib;
     o->importance = a->importance;
     o->ctx = a->ctx;
@@ -254,6 +256,9 @@ int main(int argc, char **argv)
           "keep no package that fails the gate" },
         { "--profile", NULL, CLI_TEXT, &a.profile, "f32|fp16",
           "numeric profile of the gate (fp16)" },
+        { "--fp16-scale", NULL, CLI_TEXT, &a.fp16_scale, "auto|S",
+          "power of two that the residual stream is computed with (auto: "
+          "from its measured range)" },
         { "--tokens", NULL, CLI_TEXT, &a.tokens, "FILE",
           "prompts of the gate, beside its own" },
         { NULL, NULL, CLI_FLAG, NULL, NULL, NULL }

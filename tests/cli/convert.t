@@ -136,6 +136,23 @@ test_unknown_profile() {
     refused 2 "--profile 'fp8'" -- \
         anemll-convert --hf "$(tiny)" --profile fp8 -o out
 }
+test_scales_that_cannot_be_folded() {
+    for s in 0 2 -0.5 0.3 1/8 half 3e-05 ""; do
+        refused 2 "--fp16-scale '$s'" "power of two" -- \
+            anemll-convert --hf "$(tiny)" "--fp16-scale=$s" -o out
+    done
+}
+test_range_is_told_and_not_measured_under_a_given_scale() {
+    run anemll-convert --hf "$(tiny)" --ctx 128 --no-gate --json -o a
+    expect_exit 0
+    [ "$(json stdout plan.fp16_scale)" = 1 ] || fail "fp16_scale"
+    grep -q "fp16 range on 32 measured tokens: the residual stream" stdout ||
+        fail "no range"
+    run anemll-convert --hf "$(tiny)" --ctx 128 --no-gate --fp16-scale 1 -o b
+    expect_exit 0
+    grep -q "fp16 range" stderr && fail "measured all the same"
+    expect_same a b
+}
 test_strict_refuses_a_fallback() {
     refused 3 "q_proj" "group of 7" "--strict" -- \
         anemll-convert --hf "$(tiny)" --ctx 128 --lut 4,7 --strict -o out
