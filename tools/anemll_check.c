@@ -53,7 +53,7 @@ static int check_package(struct cli *c, const struct args *a, struct err *e)
     int rc;
 
     if (a->profile && !run_profile_by_name(a->profile, &g.profile))
-        return cli_usage(c, "--profile '%s' is neither f32 nor fp16",
+        return cli_usage(c, "--profile '%s' is none of f32, fp16 and ane",
                          a->profile);
     if (a->logits && !a->hf)
         return cli_usage(c, "--logits of a package needs --hf DIR");
@@ -145,7 +145,7 @@ int main(int argc, char **argv)
           "prompts: safetensors with int32 tokens.N, or ids, a line each" },
         { "--logits", NULL, CLI_TEXT, &a.logits, "FILE",
           "write oracle.N and package.N [T, V] float32 (safetensors)" },
-        { "--profile", NULL, CLI_TEXT, &a.profile, "f32|fp16",
+        { "--profile", NULL, CLI_TEXT, &a.profile, "f32|fp16|ane",
           "numeric profile of the runtime (fp16)" },
         { "--tie", NULL, CLI_FLAG, &a.tie, NULL,
           "use the embedding as LM head although the config does not" },

@@ -77,7 +77,8 @@ static int set_options(const struct args *a, struct cv_options *o,
     if (o->max_chunk_mb < 1)
         return err_set(e, ERR_USAGE, "--max-chunk-mb must be at least 1");
     if (a->profile && !run_profile_by_name(a->profile, &profile))
-        return err_set(e, ERR_USAGE, "--profile '%s' is neither f32 nor fp16",
+        return err_set(e, ERR_USAGE,
+                       "--profile '%s' is none of f32, fp16 and ane",
                        a->profile);
     return set_chunks(a->chunks, o, e);
 }
@@ -254,7 +255,7 @@ int main(int argc, char **argv)
           "do not compare the package with the oracle" },
         { "--require-gate", NULL, CLI_FLAG, &a.require_gate, NULL,
           "keep no package that fails the gate" },
-        { "--profile", NULL, CLI_TEXT, &a.profile, "f32|fp16",
+        { "--profile", NULL, CLI_TEXT, &a.profile, "f32|fp16|ane",
           "numeric profile of the gate (fp16)" },
         { "--fp16-scale", NULL, CLI_TEXT, &a.fp16_scale, "auto|S",
           "power of two that the residual stream is computed with (auto: "

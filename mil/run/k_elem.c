@@ -90,8 +90,8 @@ static void elem_range(void *arg, uint64_t begin, uint64_t end, int worker)
         at += n;
     }
     if (j->s->round)
-        num_round_f16((float *)j->out + begin, (float *)j->out + begin,
-                      (size_t)(end - begin));
+        j->c->k->round((float *)j->out + begin, (float *)j->out + begin,
+                       (size_t)(end - begin));
 }
 
 static int elem_run(struct run_ctx *c, const struct run_step *s, int params)
@@ -355,7 +355,6 @@ int run_select(struct run_ctx *c, const struct run_step *s, struct err *e)
 #define SQRT_2_BY_PI 0.79788456080286535588f
 
 FN1(sqrt_f, float, sqrtf(x))
-FN1(softplus_f, float, log1pf(expf(-fabsf(x))) + (x > 0.0f ? x : 0.0f))
 FN1(erf_f, float, erff(x))
 FN1(relu_f, float, x > 0.0f || !(x == x) ? x : 0.0f)
 FN1(floor_f, float, floorf(x))
@@ -379,6 +378,7 @@ FNV(exp_f, exp)
 FNV(tanh_f, tanh)
 FNV(sigmoid_f, sigmoid)
 FNV(silu_f, silu)
+FNV(softplus_f, softplus)
 
 static void gelu_tanh(const struct run_step *s, void *out,
                       const void *const in[3], const int64_t stride[3],

@@ -113,7 +113,7 @@ static void row_done(const struct rows_job *j, int64_t i, void *row)
     const struct rows *r = &j->s->p.norm.r;
 
     if (j->s->round)
-        num_round_f16(row, row, (size_t)r->len);
+        j->c->k->round(row, row, (size_t)r->len);
     if (!r->contiguous)
         row_move(r, row_start(r, i), j->y, row, false);
 }
@@ -340,13 +340,14 @@ static void reduce_range(void *arg, uint64_t begin, uint64_t end, int worker)
         void *x = row_in(j, (int64_t)i, spare);
 
         if (flt)
-            ((float *)j->y)[i] =
-                kern_round(reduce_f(j->c->k, j->s->p.norm.kind, x,
-                                    spare + r->len, (size_t)r->len),
-                           j->s->round);
+            ((float *)j->y)[i] = reduce_f(j->c->k, j->s->p.norm.kind, x,
+                                          spare + r->len, (size_t)r->len);
         else
             ((int32_t *)j->y)[i] = reduce_i(j->s->p.norm.kind, x, r->len);
     }
+    if (j->s->round)
+        j->c->k->round((float *)j->y + begin, (float *)j->y + begin,
+                       (size_t)(end - begin));
 }
 
 #define REDUCE(id, what)                                                     \

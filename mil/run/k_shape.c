@@ -619,19 +619,18 @@ int run_range_1d(struct run_ctx *c, const struct run_step *s, struct err *e)
     const struct run_slot *step = run_arg(s, P_range_1d_step);
     struct run_slot *y = run_out(s, 0);
 
-    (void)c;
     (void)e;
     for (int64_t i = 0; i < y->elems; i++) {
         if (run_is_float(y))
             ((float *)y->data)[i] =
-                kern_round(*(float *)start->data +
-                               (float)i * *(float *)step->data,
-                           s->round);
+                *(float *)start->data + (float)i * *(float *)step->data;
         else
             ((int32_t *)y->data)[i] =
                 (int32_t)((uint32_t) * (int32_t *)start->data +
                           (uint32_t)i * (uint32_t) * (int32_t *)step->data);
     }
+    if (s->round)
+        c->k->round(y->data, y->data, (size_t)y->elems);
     return 0;
 }
 

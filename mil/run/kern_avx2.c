@@ -415,6 +415,11 @@ MAP(tanh)
 MAP(sigmoid)
 MAP(silu)
 
+static void softplus_avx2(float *dst, const float *src, size_t n)
+{
+    kern_scalar.softplus(dst, src, n);
+}
+
 AVX2 static float sum_avx2(const float *x, size_t n)
 {
     __m256 acc = _mm256_setzero_ps();
@@ -574,6 +579,8 @@ const struct kern kern_avx2 = {
     .tanh = tanh_avx2,
     .sigmoid = sigmoid_avx2,
     .silu = silu_avx2,
+    .softplus = softplus_avx2,
+    .round = num_round_f16,
     .sum = sum_avx2,
     .sum_sq = sum_sq_avx2,
     .max = max_avx2,

@@ -57,6 +57,10 @@ struct kern {
     void (*tanh)(float *dst, const float *src, size_t n);
     void (*sigmoid)(float *dst, const float *src, size_t n);
     void (*silu)(float *dst, const float *src, size_t n);
+    void (*softplus)(float *dst, const float *src, size_t n);
+    /* To the nearest half and back; dst == src allowed. Products round as
+     * they store, everything else through this. */
+    void (*round)(float *dst, const float *src, size_t n);
     float (*sum)(const float *x, size_t n);
     float (*sum_sq)(const float *x, float mean, size_t n); /* (x - mean)^2 */
     float (*max)(const float *x, size_t n);                /* NaN if any */
@@ -70,6 +74,8 @@ struct kern {
 };
 /* The best set that cpu_features() allows now. */
 const struct kern *kern_get(void);
+/* Puts the Neural Engine's arithmetic into a set (kern_ane.c). */
+void kern_use_ane(struct kern *k);
 extern const struct kern kern_scalar;
 #if defined(__x86_64__)
 extern const struct kern kern_avx2;
@@ -172,6 +178,12 @@ static inline float kern_sigmoid1(float x)
     float e = kern_exp1(-fabsf(x));
 
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+/* By the C library, at every level. */
+static inline float kern_softplus1(float x)
+{
+    return log1pf(expf(-fabsf(x))) + (x > 0.0f ? x : 0.0f);
 }
 
 #endif

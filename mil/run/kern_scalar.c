@@ -83,6 +83,12 @@ static void silu_scalar(float *dst, const float *src, size_t n)
         dst[i] = src[i] * kern_sigmoid1(src[i]);
 }
 
+static void softplus_scalar(float *dst, const float *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = kern_softplus1(src[i]);
+}
+
 static float sum_scalar(const float *x, size_t n)
 {
     float l[KERN_LANES] = { 0 };
@@ -168,6 +174,8 @@ const struct kern kern_scalar = {
     .tanh = tanh_scalar,
     .sigmoid = sigmoid_scalar,
     .silu = silu_scalar,
+    .softplus = softplus_scalar,
+    .round = num_round_f16,
     .sum = sum_scalar,
     .sum_sq = sum_sq_scalar,
     .max = max_scalar,

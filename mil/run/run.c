@@ -8,7 +8,7 @@
 #include "converter/base/buf.h"
 
 static const char *const profiles[] = {
-    [RUN_F32] = "f32", [RUN_FP16] = "fp16"
+    [RUN_F32] = "f32", [RUN_FP16] = "fp16", [RUN_ANE] = "ane"
 };
 
 const char *run_profile_name(enum run_profile p)
@@ -115,8 +115,11 @@ struct run_model *run_open(const struct mil_program *p,
     m->program = p;
     m->options = *o;
     m->ctx.par = o->par;
-    m->ctx.half = o->profile == RUN_FP16;
-    m->ctx.k = kern_get();
+    m->ctx.half = o->profile != RUN_F32;
+    m->kern = *kern_get();
+    if (o->profile == RUN_ANE)
+        kern_use_ane(&m->kern);
+    m->ctx.k = &m->kern;
     for (size_t i = 0; i < p->n_functions; i++)
         if (open_function(m, p->functions[i], e)) {
             run_close(m);
@@ -305,7 +308,7 @@ static int bind_input(struct run_ctx *c, struct run_slot *s,
     }
     if (run_slot_own(s, e))
         return -1;
-    num_round_f16(s->own, t->data, (size_t)s->elems);
+    c->k->round(s->own, t->data, (size_t)s->elems);
     return 0;
 }
 

@@ -6,7 +6,9 @@
  * FP16: every op's result is rounded to fp16; convolutions, matmuls, sums,
  * softmax and layer_norm accumulate in float32 and round once. States hold
  * what the profile computes (fp16 values in FP16). int32 and bool stay what
- * they are.
+ * they are. ANE: FP16 with what the Neural Engine is known to do worse, so
+ * that a graph that would fail there fails here; kern_ane.c has the list and
+ * where it comes from.
  *
  * Every sum has one order, so results are the same bits for any number of
  * threads, at any SIMD level, and for a position whatever other positions
@@ -20,8 +22,8 @@
 #include "converter/base/par.h"
 #include "mil/mil.h"
 
-enum run_profile { RUN_F32, RUN_FP16 };
-const char *run_profile_name(enum run_profile p); /* "f32", "fp16" */
+enum run_profile { RUN_F32, RUN_FP16, RUN_ANE };
+const char *run_profile_name(enum run_profile p); /* "f32", "fp16", "ane" */
 bool run_profile_by_name(const char *name, enum run_profile *out);
 
 struct run_options {
@@ -66,7 +68,7 @@ struct run_tensor {
 /*
  * Runs one function (NULL: the default one). Every declared input must be
  * given, with a type that it accepts (shape checked; fp16 inputs are rounded
- * in FP16), and none besides. `outs` is filled with up to `cap` outputs in
+ * but in F32), and none besides. `outs` is filled with up to `cap` outputs in
  * declared order. A shape that is new for a flexible input is planned on its
  * first use and kept. After an error the states hold whatever was written
  * before it.

@@ -221,7 +221,7 @@ struct run_ctx {
     struct par *par;
     struct run_failure *failures; /* by worker */
     const struct kern *k;
-    bool half; /* profile FP16 */
+    bool half; /* values are halves: all profiles but F32 */
     float *shared;
     float *work; /* width * work_floats */
     int64_t shared_floats, work_floats;
@@ -230,6 +230,7 @@ struct run_ctx {
 struct run_model {
     const struct mil_program *program;
     struct run_options options;
+    struct kern kern; /* of the profile */
     struct run_ctx ctx;
     struct run_const *buckets[2048]; /* constants by hash */
     struct run_plan *plans;

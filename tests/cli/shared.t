@@ -17,8 +17,15 @@ passes() { # fixture, options...
     [ "$(json stdout verdict)" = PASS ] || fail "verdict with the fixture's prompts"
     expect_file l.safetensors
 }
+# With what the Neural Engine is known to do worse.
+passes_ane() {
+    run anemll-check out --hf "$(fixture "$1")" --profile ane --json
+    expect_exit 0
+    [ "$(json stdout verdict)" = PASS ] || fail "verdict of profile ane"
+}
 test_qwen3_tiny_6_bits() {
     passes qwen3-tiny --ctx 512 --lut 6
+    passes_ane qwen3-tiny
 }
 test_qwen3_tiny_uncompressed_f32() {
     passes qwen3-tiny --ctx 256 --lut none
@@ -37,6 +44,7 @@ test_llama_odd_4_bits_in_two_chunks() {
 test_qwen3_5_tiny_6_bits() {
     passes qwen3_5-tiny --ctx 512 --lut 6
     grep -q '^    recurrent_state: true$' out/meta.yaml || fail "meta.yaml"
+    passes_ane qwen3_5-tiny
 }
 test_qwen3_5_in_three_chunks_f32() {
     passes qwen3_5-tiny --ctx 256 --batch 32 --lut none --chunks 3
@@ -47,6 +55,7 @@ test_qwen3_5_in_three_chunks_f32() {
 }
 test_qwen3_5_moe_6_bits() {
     passes qwen3_5_moe-tiny --ctx 256 --lut 6
+    passes_ane qwen3_5_moe-tiny
 }
 test_qwen3_5_odd_f32() {
     m=$(fixture qwen3_5-odd)

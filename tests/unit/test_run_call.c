@@ -58,6 +58,8 @@ Test(run_call, profiles_have_names)
 
     cr_expect_str_eq(run_profile_name(RUN_F32), "f32");
     cr_expect_str_eq(run_profile_name(RUN_FP16), "fp16");
+    cr_expect_str_eq(run_profile_name(RUN_ANE), "ane");
+    cr_expect(run_profile_by_name("ane", &p) && p == RUN_ANE);
     cr_expect(run_profile_by_name("fp16", &p) && p == RUN_FP16);
     cr_expect(run_profile_by_name("f32", &p) && p == RUN_F32);
     cr_expect_not(run_profile_by_name("FP16", &p));

@@ -246,7 +246,7 @@ static int random_trial(enum mil_opcode code)
     op = random_op(&t, code);
     if (mil_op_out_count(t.f, op, &n, &t.e) == 0 && n >= 1 && n <= 8 &&
         mil_infer_op(t.f, op, types, n, &t.e) == 0) {
-        struct run_options o = { .profile = rnd(2) ? RUN_F32 : RUN_FP16 };
+        struct run_options o = { .profile = (enum run_profile)rnd(3) };
         struct run_model *m;
 
         for (uint32_t i = 0; i < n; i++) {

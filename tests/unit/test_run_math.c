@@ -243,7 +243,7 @@ Test(run_math, every_level_and_any_threads_give_the_same_bits)
 
     block(p, "main", T);
     fill(x, T);
-    for (int profile = RUN_F32; profile <= RUN_FP16; profile++)
+    for (int profile = RUN_F32; profile <= RUN_ANE; profile++)
         for (int level = 0; level < 2; level++)
             for (int threads = 1; threads <= 5; threads += 2) {
                 struct par *par = threads > 1 ? par_new(threads, &e) : NULL;
@@ -275,7 +275,7 @@ Test(run_math, a_position_does_not_depend_on_its_company)
     block(p, "pair", 2);
     block(p, "prefill", T);
     fill(x, T);
-    for (int profile = RUN_F32; profile <= RUN_FP16; profile++) {
+    for (int profile = RUN_F32; profile <= RUN_ANE; profile++) {
         struct run_model *m = open_with(p, (enum run_profile)profile, NULL);
         struct mil_type t =
             mil_type_make(MIL_F16, 4, (int64_t[]){ 1, C, 1, T });
