@@ -39,6 +39,15 @@ void gdn_state_dims(const struct hparams *hp, int64_t n, int64_t memory[3],
                  hp->lin_value_heads * hp->lin_value_dim;
 }
 
+double gdn_query_scale(int64_t key_dim)
+{
+    double s = 1;
+
+    while (4 * s * s <= (double)key_dim)
+        s *= 2;
+    return s;
+}
+
 /* ---- small forms ---- */
 
 static mil_ref mul(struct mb *b, mil_ref x, mil_ref y)
@@ -152,11 +161,6 @@ static mil_ref unit_inverse(struct mb *b, mil_ref a, int64_t C)
 
 /* ---- inputs of the recurrence ---- */
 
-struct qkv {
-    mil_ref q, k, v; /* [1, NV, T, d] */
-    mil_ref beta, g; /* [1, NV, T, 1] */
-};
-
 /* Channels [first, first + n * d) of [1, channels, 1, T] as [1, n, T, d]. */
 static mil_ref heads(struct mb *b, mil_ref x, int64_t first, int64_t n,
                      int64_t d, int64_t T)
@@ -168,13 +172,14 @@ static mil_ref heads(struct mb *b, mil_ref x, int64_t first, int64_t n,
     return MB_TRANSPOSE(b, x, 0, 1, 3, 2);
 }
 
-/* x / sqrt(sum x^2 + 1e-6) per head and token. */
-static mil_ref unit(struct mb *b, mil_ref x)
+/* x / sqrt(sum x^2 + 1e-6) per head and token, times `factor`. */
+static mil_ref unit(struct mb *b, mil_ref x, double factor)
 {
-    mil_ref sum = MB(b, reduce_sum_square, .x = x, .axes = MB_INTS(b, -1),
-                     .keep_dims = mb_bool(b, true));
+    mil_ref r = MB(b, reduce_sum_square, .x = x, .axes = MB_INTS(b, -1),
+                   .keep_dims = mb_bool(b, true));
 
-    return mul(b, x, MB(b, rsqrt, .x = sum, .epsilon = mb_f16(b, 1e-6)));
+    r = MB(b, rsqrt, .x = r, .epsilon = mb_f16(b, 1e-6));
+    return mul(b, x, factor == 1 ? r : scale(b, r, factor));
 }
 
 /* Each key head for its nv / nk value heads, side by side. */
@@ -233,10 +238,17 @@ static mil_ref convolve(struct mb *b, const struct graph *g, struct gdn *s,
                                     .groups = mb_int(b, (int32_t)C)));
 }
 
+/* ln(1 + e^x), which is never below x. The Neural Engine's is 0 where e^x is
+ * too large for it, reported from 10.4 on: there it is x to the last bit. */
+static mil_ref softplus(struct mb *b, mil_ref x)
+{
+    return MB(b, maximum, .x = MB(b, softplus, .x = x), .y = x);
+}
+
 /* beta = sigmoid(b) with W_b / 2 in the convolution; g = -e^A_log
  * softplus(a + dt_bias). */
 static void gates(struct mb *b, const struct graph *g, int64_t layer,
-                  mil_ref in, struct qkv *r)
+                  mil_ref in, struct gdn_in *r)
 {
     int64_t nv = g->hp->lin_value_heads;
     struct weight_spec bias = { .role = MIL_ROLE_NORM };
@@ -252,24 +264,26 @@ static void gates(struct mb *b, const struct graph *g, int64_t layer,
     r->beta = per_token(b, x);
     x = conv_of(b, g, layer, "in_proj_a.weight", MIL_ROLE_NORM, 0,
                 tensor(b, g, layer, "dt_bias", bias), in);
-    x = MB(b, softplus, .x = x);
+    x = softplus(b, x);
     x = mul(b, x, tensor(b, g, layer, "A_log", decay));
     r->g = per_token(b, x);
 }
 
-static struct qkv inputs(struct mb *b, const struct graph *g, struct gdn *s,
-                         int64_t layer, int64_t j, mil_ref in)
+static struct gdn_in inputs(struct mb *b, const struct graph *g, struct gdn *s,
+                            int64_t layer, int64_t j, mil_ref in)
 {
     const struct hparams *hp = g->hp;
     int64_t T = g->tokens, nk = hp->lin_key_heads, dk = hp->lin_key_dim;
     int64_t nv = hp->lin_value_heads, dv = hp->lin_value_dim;
     mil_ref c = conv_of(b, g, layer, "in_proj_qkv.weight", MIL_ROLE_PROJECTION,
                         0, 0, in);
-    struct qkv r = { 0 };
+    struct gdn_in r = { 0 };
 
     c = convolve(b, g, s, layer, j, c);
-    r.q = spread(b, hp, unit(b, heads(b, c, 0, nk, dk, T)), T);
-    r.k = spread(b, hp, unit(b, heads(b, c, nk * dk, nk, dk, T)), T);
+    r.q = unit(b, heads(b, c, 0, nk, dk, T), gdn_query_scale(dk));
+    r.q = spread(b, hp, r.q, T);
+    r.k = unit(b, heads(b, c, nk * dk, nk, dk, T), 1);
+    r.k = spread(b, hp, r.k, T);
     r.v = scale(b, heads(b, c, 2 * nk * dk, nv, dv, T), sqrt((double)dk));
     gates(b, g, layer, in, &r);
     return r;
@@ -278,7 +292,7 @@ static struct qkv inputs(struct mb *b, const struct graph *g, struct gdn *s,
 /* ---- the recurrence ---- */
 
 /* One token; *s is the state [1, NV, dk, dv]. */
-static mil_ref one_step(struct mb *b, const struct qkv *r, mil_ref *s)
+static mil_ref one_step(struct mb *b, const struct gdn_in *r, mil_ref *s)
 {
     mil_ref old = mul(b, *s, MB(b, exp, .x = r->g));
     mil_ref known = product(b, r->k, old, false, false);
@@ -289,7 +303,7 @@ static mil_ref one_step(struct mb *b, const struct qkv *r, mil_ref *s)
 }
 
 /* C tokens at once. */
-static mil_ref one_chunk(struct mb *b, const struct qkv *r, int64_t C,
+static mil_ref one_chunk(struct mb *b, const struct gdn_in *r, int64_t C,
                          mil_ref *s)
 {
     mil_ref ones = square(b, C, "at_or_below", at_or_below, 0);
@@ -320,13 +334,13 @@ static mil_ref one_chunk(struct mb *b, const struct qkv *r, int64_t C,
     return o;
 }
 
-static mil_ref all_chunks(struct mb *b, const struct qkv *r, int64_t T,
+static mil_ref all_chunks(struct mb *b, const struct gdn_in *r, int64_t T,
                           int64_t C, mil_ref *s)
 {
     mil_ref out = 0;
 
     for (int64_t at = 0; at < T; at += C) {
-        struct qkv part = *r;
+        struct gdn_in part = *r;
         mil_ref o;
 
         if (C < T) {
@@ -342,6 +356,13 @@ static mil_ref all_chunks(struct mb *b, const struct qkv *r, int64_t T,
                   : o;
     }
     return out;
+}
+
+mil_ref gdn_recurrence(struct mb *b, const struct gdn_in *in, int64_t T,
+                       int64_t chunk, mil_ref *memory)
+{
+    return T == 1 ? one_step(b, in, memory)
+                  : all_chunks(b, in, T, chunk, memory);
 }
 
 /* RMS norm with a plain weight (scale-free, see the header), then silu(z). */
@@ -383,12 +404,13 @@ mil_ref gdn_mixer(struct mb *b, const struct graph *g, struct gdn *s,
     int32_t nv = (int32_t)hp->lin_value_heads, dk = (int32_t)hp->lin_key_dim;
     int32_t dv = (int32_t)hp->lin_value_dim, T = (int32_t)g->tokens;
     mil_ref in = parts_to_conv(b, x), state, o;
-    struct qkv r = inputs(b, g, s, layer, j, in);
+    struct gdn_in r = inputs(b, g, s, layer, j, in);
 
     state =
         MB_RESHAPE(b, parts_slice(b, s->memory, 0, j * nv, nv), 1, nv, dk, dv);
-    o = T == 1 ? one_step(b, &r, &state) : all_chunks(b, &r, T, chunk, &state);
+    o = gdn_recurrence(b, &r, T, chunk, &state);
     store(b, s, j, nv, MB_RESHAPE(b, state, nv, dk, dv));
+    o = scale(b, o, 1 / gdn_query_scale(dk));
 
     o = gated_norm(b, g, layer, o, in);
     if (T > 1)
