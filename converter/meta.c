@@ -187,32 +187,95 @@ static void file_key(struct out *o, const char *key, const char *name)
 
 static void layer_types(struct out *o, const struct hparams *hp)
 {
+    static const char *const names[] = { [HP_LAYER_FULL] = "full",
+                                         [HP_LAYER_LINEAR] = "linear",
+                                         [HP_LAYER_SLIDING] = "sliding" };
+
     plain(o, "layer_types");
     begin(o, false, true);
     for (int64_t i = 0; i < hp->layers; i++)
-        plain(o, hp->layer_kind[i] == HP_LAYER_LINEAR ? "linear" : "full");
+        plain(o, names[hp->layer_kind[i]]);
     end(o, false);
+}
+
+static void moe(struct out *o, const struct hparams *hp)
+{
+    if (!hp->experts)
+        return;
+    plain(o, "moe");
+    begin(o, true, true);
+    key_int(o, "experts", hp->experts);
+    key_int(o, "experts_per_token", hp->experts_per_token);
+    key_text(o, "evaluation", "dense");
+    end(o, true);
 }
 
 /* What runtimes of recurrent packages must know. */
 static void recurrent(struct out *o, const struct cv_job *j)
 {
-    const struct hparams *hp = &j->ckpt.hp;
-
-    if (!hp->lin_value_heads)
+    if (!j->ckpt.hp.lin_value_heads)
         return;
     key_true(o, "recurrent_state");
     key_true(o, "prefill_full_batches_only");
     key_int(o, "gdn_chunk_size", gdn_chunk(j->opt.batch));
-    if (hp->experts) {
-        plain(o, "moe");
-        begin(o, true, true);
-        key_int(o, "experts", hp->experts);
-        key_int(o, "experts_per_token", hp->experts_per_token);
-        key_text(o, "evaluation", "dense");
-        end(o, true);
+}
+
+/* Positions that a local state holds, where they are not all. */
+static int64_t local_length(const struct cv_job *j)
+{
+    for (int i = 0; i < j->n_states; i++)
+        if (strstr(j->states[i].name, "_local"))
+            return j->states[i].dims[2];
+    return j->opt.ctx;
+}
+
+static void shared_layers(struct out *o, const struct hparams *hp)
+{
+    if (!hp->kv_shared_layers)
+        return;
+    plain(o, "kv_shared_layers");
+    begin(o, true, true);
+    for (int64_t i = hp->layers - hp->kv_shared_layers; i < hp->layers; i++) {
+        integer(o, i);
+        integer(o, hp_layer_kv_source(hp, i));
     }
-    layer_types(o, hp);
+    end(o, true);
+}
+
+/* Models with sliding layers. Those whose runtimes choose between functions
+ * by the window need it under another key. */
+static void windows(struct out *o, const struct cv_job *j)
+{
+    const struct hparams *hp = &j->ckpt.hp;
+
+    if (!hp->window)
+        return;
+    if (hp->arch->rotates) {
+        key_int(o, "sliding_window", hp->window);
+        return;
+    }
+    key_int(o, "local_attention_window", hp->window);
+    if (local_length(j) < j->opt.ctx)
+        key_int(o, "local_cache_length", local_length(j));
+}
+
+/* What a plain transformer does not have. */
+static void extensions(struct out *o, const struct cv_job *j)
+{
+    const struct hparams *hp = &j->ckpt.hp;
+
+    recurrent(o, j);
+    windows(o, j);
+    if (hp->final_softcap > 0) {
+        plain(o, "final_logit_softcap");
+        number(o, hp->final_softcap);
+    }
+    if (hp->ple_width)
+        key_int(o, "per_layer_inputs", hp->layers * hp->ple_width);
+    shared_layers(o, hp);
+    moe(o, hp);
+    if (hp->lin_value_heads || hp->window)
+        layer_types(o, hp);
 }
 
 static void states(struct out *o, const struct cv_job *j)
@@ -285,7 +348,7 @@ static void parameters(struct out *o, const struct cv_job *j,
     key_int(o, "hidden_size", j->ckpt.hp.hidden);
     key_int(o, "num_layers", j->ckpt.hp.layers);
     sampling(o, a);
-    recurrent(o, j);
+    extensions(o, j);
     states(o, j);
     end(o, true);
 }

@@ -21,7 +21,10 @@ struct meta {
     char name[160], architecture[64], version[32], prefix[64];
     int64_t context_length, batch_size, num_chunks, split_lm_head;
     int64_t vocab_size, hidden_size, num_layers; /* 0: absent */
-    int lut_embeddings, lut_ffn, lut_lmhead;     /* 0: none */
+    /* From this position on, chunks that have the functions are called by
+     * infer_rotate and prefill_rotate; ANEMLL's default where absent. */
+    int64_t sliding_window;
+    int lut_embeddings, lut_ffn, lut_lmhead; /* 0: none */
     bool prefill_last_token_output, recurrent_state;
     char embeddings[192], ffn[192], lm_head[192]; /* file names as written */
     bool ours; /* meta_text wrote it: its last line says so */

@@ -138,8 +138,12 @@ static int fill(yaml_document_t *d, yaml_node_t *root, struct meta *m,
         get_int(d, p, "split_lm_head", 1, 4096, false, &m->split_lm_head, e) ||
         get_int(d, p, "vocab_size", 1, 1 << 24, false, &m->vocab_size, e) ||
         get_int(d, p, "hidden_size", 1, 1 << 24, false, &m->hidden_size, e) ||
-        get_int(d, p, "num_layers", 1, 10000, false, &m->num_layers, e))
+        get_int(d, p, "num_layers", 1, 10000, false, &m->num_layers, e) ||
+        get_int(d, p, "sliding_window", 1, 1 << 24, false, &m->sliding_window,
+                e))
         return -1;
+    if (!m->sliding_window)
+        m->sliding_window = 512;
     if (get_bits(d, p, "lut_embeddings", &m->lut_embeddings, e) ||
         get_bits(d, p, "lut_ffn", &m->lut_ffn, e) ||
         get_bits(d, p, "lut_lmhead", &m->lut_lmhead, e) ||

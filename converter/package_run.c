@@ -20,9 +20,12 @@ struct package {
     struct run_states *states;
     int64_t pos;
     int64_t hidden, vocab;
+    int64_t ple;        /* width of per_layer_inputs; 0: there are none */
+    bool rotates;       /* chunks have *_rotate functions */
     float *mask;        /* [batch, ctx] rows of the causal mask */
     int32_t *positions; /* [batch] */
     float *stream;      /* [batch, hidden] between the parts */
+    float *per_layer;   /* [batch, ple] from the embeddings to every chunk */
 };
 
 /* ---- opening ---- */
@@ -150,8 +153,39 @@ static int check_chunk(struct package *p, size_t i, const char *function,
         check_input(f, "position_ids", 1, &tokens, e) ||
         check_input(f, "causal_mask", 4, (int64_t[]){ 1, 1, tokens, ctx }, e) ||
         check_input(f, "current_pos", 1, (int64_t[]){ 1 }, e) ||
+        (p->ple && check_input(f, "per_layer_inputs", 3,
+                               (int64_t[]){ 1, tokens, p->ple }, e)) ||
         check_output(p, f, tokens, i + 2 == p->n, e))
         return err_in(e, "'%s'", io_basename(pkg_path(p->files[i])));
+    return 0;
+}
+
+/* One function of a chunk, and its *_rotate form if there are such. */
+static int check_pair(struct package *p, size_t i, const char *function,
+                      int64_t tokens, struct err *e)
+{
+    char rotate[32];
+
+    snprintf(rotate, sizeof(rotate), "%s_rotate", function);
+    if (check_chunk(p, i, function, tokens, e))
+        return -1;
+    return p->rotates ? check_chunk(p, i, rotate, tokens, e) : 0;
+}
+
+/* The embeddings' second output, where they have one. */
+static int find_per_layer(struct package *p, struct err *e)
+{
+    const struct mil_function *f = pkg_program(p->files[0])->functions[0];
+    const struct mil_value *v =
+        named_value(f, f->outputs, f->n_outputs, "per_layer_inputs");
+
+    if (!v)
+        return 0;
+    if (v->type.rank != 3 || v->type.dims[2] < 1)
+        return err_set(e, ERR_INPUT,
+                       "output 'per_layer_inputs' of the embeddings is not "
+                       "[1, T, width]");
+    p->ple = v->type.dims[2];
     return 0;
 }
 
@@ -180,9 +214,12 @@ static int check_contract(struct package *p, struct err *e)
                        "the LM head yields %" PRId64 " logits, meta.yaml "
                        "says vocab_size %" PRId64,
                        p->vocab, p->meta.vocab_size);
+    if (find_per_layer(p, e))
+        return -1;
+    p->rotates = mil_program_find(pkg_program(p->files[1]), "infer_rotate");
     for (size_t i = 1; i + 1 < p->n; i++)
-        if (check_chunk(p, i, "infer", 1, e) ||
-            check_chunk(p, i, "prefill", p->meta.batch_size, e))
+        if (check_pair(p, i, "infer", 1, e) ||
+            check_pair(p, i, "prefill", p->meta.batch_size, e))
             return -1;
     return 0;
 }
@@ -205,7 +242,8 @@ struct package *package_open(const char *dir, const struct run_options *o,
     p->mask = mem_alloc(batch * ctx, sizeof(float), e);
     p->positions = mem_alloc(batch, sizeof(int32_t), e);
     p->stream = mem_alloc(batch * (size_t)p->hidden, sizeof(float), e);
-    if (p->states && p->mask && p->positions && p->stream)
+    p->per_layer = mem_alloc(batch * (size_t)p->ple + 1, sizeof(float), e);
+    if (p->states && p->mask && p->positions && p->stream && p->per_layer)
         return p;
 fail:
     package_close(p);
@@ -226,6 +264,7 @@ void package_close(struct package *p)
     mem_free(p->mask);
     mem_free(p->positions);
     mem_free(p->stream);
+    mem_free(p->per_layer);
     mem_free(p->dir);
     mem_free(p);
 }
@@ -272,24 +311,46 @@ int64_t package_position(const struct package *p)
 
 #define MAX_OUTS 8
 
-/* Runs a part and finds the output `name`; a single one may be called
- * otherwise. */
-static int call(struct package *p, size_t part, const char *function,
-                const struct run_tensor *in, size_t n_in, const char *name,
-                struct run_tensor *out, struct err *e)
-{
-    struct run_tensor outs[MAX_OUTS];
-    size_t n, i = 0;
+struct outputs {
+    struct run_tensor t[MAX_OUTS];
+    size_t n;
+};
 
-    if (run_call(p->models[part], function, p->states, in, n_in, outs, MAX_OUTS,
-                 &n, e))
+static int call(struct package *p, size_t part, const char *function,
+                const struct run_tensor *in, size_t n_in, struct outputs *out,
+                struct err *e)
+{
+    if (run_call(p->models[part], function, p->states, in, n_in, out->t,
+                 MAX_OUTS, &out->n, e))
         return -1;
-    n = n < MAX_OUTS ? n : MAX_OUTS;
-    while (i < n && n > 1 && strcmp(outs[i].name, name) != 0)
-        i++;
-    if (i == n)
-        return err_set(e, ERR_INPUT, "it has no output '%s'", name);
-    *out = outs[i];
+    out->n = out->n < MAX_OUTS ? out->n : MAX_OUTS;
+    return 0;
+}
+
+/* The output `name`; a single one may be called otherwise. */
+static const struct run_tensor *find_output(const struct outputs *o,
+                                            const char *name, struct err *e)
+{
+    for (size_t i = 0; i < o->n; i++)
+        if (o->n == 1 || !strcmp(o->t[i].name, name))
+            return &o->t[i];
+    err_set(e, ERR_INPUT, "it has no output '%s'", name);
+    return NULL;
+}
+
+/* n rows of the embeddings' output `name`. */
+static int take_rows(const struct outputs *o, const char *name, int64_t n,
+                     int64_t width, float *dst, struct err *e)
+{
+    const struct run_tensor *t = find_output(o, name, e);
+
+    if (!t)
+        return -1;
+    if (mil_type_elems(&t->type) != n * width)
+        return err_set(e, ERR_INPUT,
+                       "its output '%s' is not [1, %" PRId64 ", %" PRId64 "]",
+                       name, n, width);
+    memcpy(dst, t->data, (size_t)(n * width) * sizeof(float));
     return 0;
 }
 
@@ -299,7 +360,7 @@ static int embed(struct package *p, const int32_t *tokens, int64_t n,
     struct run_tensor in = { "input_ids",
                              mil_type_make(MIL_I32, 2, (int64_t[]){ 1, n }),
                              tokens };
-    struct run_tensor out;
+    struct outputs out;
 
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= p->vocab)
@@ -307,13 +368,11 @@ static int embed(struct package *p, const int32_t *tokens, int64_t n,
                            "token id %d is not below the vocabulary of "
                            "%" PRId64,
                            tokens[i], p->vocab);
-    if (call(p, 0, NULL, &in, 1, "hidden_states", &out, e))
+    if (call(p, 0, NULL, &in, 1, &out, e) ||
+        take_rows(&out, "hidden_states", n, p->hidden, p->stream, e) ||
+        (p->ple &&
+         take_rows(&out, "per_layer_inputs", n, p->ple, p->per_layer, e)))
         return err_in(e, "embeddings");
-    if (mil_type_elems(&out.type) != n * p->hidden)
-        return err_set(e, ERR_INPUT,
-                       "the embeddings yield no [1, %" PRId64 ", %" PRId64 "]",
-                       n, p->hidden);
-    memcpy(p->stream, out.data, (size_t)(n * p->hidden) * sizeof(float));
     return 0;
 }
 
@@ -328,17 +387,27 @@ static void fill_positions(struct package *p, int64_t n)
     }
 }
 
+/* The function for n tokens at the current position. */
+static void choose_function(const struct package *p, int64_t n, char out[32])
+{
+    bool rotate = p->rotates && p->pos >= p->meta.sliding_window;
+
+    snprintf(out, 32, "%s%s", n == 1 ? "infer" : "prefill",
+             rotate ? "_rotate" : "");
+}
+
 /* Runs all chunks on the stream; *rows is the number of rows that the last
  * one yields. */
 static int decode(struct package *p, int64_t n, int64_t *rows, struct err *e)
 {
     int64_t ctx = p->meta.context_length, H = p->hidden;
-    const char *function = n == 1 ? "infer" : "prefill";
     int32_t pos = (int32_t)p->pos;
+    char function[32];
 
+    choose_function(p, n, function);
     fill_positions(p, n);
     for (size_t i = 1; i + 1 < p->n; i++) {
-        struct run_tensor in[4] = {
+        struct run_tensor in[5] = {
             { "hidden_states",
               mil_type_make(MIL_F16, 3, (int64_t[]){ 1, n, H }), p->stream },
             { "position_ids", mil_type_make(MIL_I32, 1, &n), p->positions },
@@ -346,19 +415,24 @@ static int decode(struct package *p, int64_t n, int64_t *rows, struct err *e)
               mil_type_make(MIL_F16, 4, (int64_t[]){ 1, 1, n, ctx }), p->mask },
             { "current_pos", mil_type_make(MIL_I32, 1, (int64_t[]){ 1 }),
               &pos },
+            { "per_layer_inputs",
+              mil_type_make(MIL_F16, 3, (int64_t[]){ 1, n, p->ple }),
+              p->per_layer },
         };
-        struct run_tensor out;
+        struct outputs all;
+        const struct run_tensor *out;
 
-        if (call(p, i, function, in, 4, "output_hidden_states", &out, e))
+        if (call(p, i, function, in, p->ple ? 5 : 4, &all, e) ||
+            !(out = find_output(&all, "output_hidden_states", e)))
             return err_in(e, "chunk %zu, %s", i, function);
-        if (out.type.rank != 3 || out.type.dims[0] != 1 ||
-            out.type.dims[2] != H || out.type.dims[1] > n)
+        if (out->type.rank != 3 || out->type.dims[0] != 1 ||
+            out->type.dims[2] != H || out->type.dims[1] > n)
             return err_set(e, ERR_INPUT,
                            "chunk %zu, %s: output is not [1, rows, %" PRId64
                            "]",
                            i, function, H);
-        *rows = out.type.dims[1];
-        memcpy(p->stream, out.data, (size_t)(*rows * H) * sizeof(float));
+        *rows = out->type.dims[1];
+        memcpy(p->stream, out->data, (size_t)(*rows * H) * sizeof(float));
     }
     return 0;
 }

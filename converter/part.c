@@ -167,15 +167,20 @@ static int describe_head(const struct cv_job *j, struct mil_program *p,
 static int describe_chunk(const struct cv_job *j, const struct cv_part *part,
                           struct mil_program *p, struct err *e)
 {
-    char layers[64];
+    char layers[64], functions[96] = "";
 
+    for (size_t i = 0; i < p->n_functions; i++) {
+        size_t n = strlen(functions);
+
+        snprintf(functions + n, sizeof(functions) - n, "%s%s", i ? "," : "",
+                 p->functions[i]->name);
+    }
     snprintf(layers, sizeof(layers), "%" PRId64 "-%" PRId64, part->first_layer,
              part->first_layer + part->n_layers - 1);
     if (meta_int(p, "com.anemll.num_chunks", j->chunks, e) ||
         meta_int(p, "com.anemll.chunk_no", part->chunk, e) ||
         meta_int(p, "com.anemll.batch_size", j->opt.batch, e) ||
-        mil_program_set_metadata(p, "com.anemll.functions", "infer,prefill",
-                                 e) ||
+        mil_program_set_metadata(p, "com.anemll.functions", functions, e) ||
         mil_program_set_metadata(p, "com.anemll.layers", layers, e))
         return -1;
     return 0;
@@ -256,6 +261,31 @@ static int enumerate_ids(struct cv_job *j, struct mil_program *p, struct err *e)
                                       shapes, e);
 }
 
+/* The order of ANEMLL's files; the first is the default. */
+static int build_chunk(struct cv_job *j, struct mil_program *p, struct graph *g,
+                       struct err *e)
+{
+    static const struct {
+        const char *name;
+        bool batch, rotate;
+    } functions[] = { { "infer", false, false },
+                      { "infer_rotate", false, true },
+                      { "prefill", true, false },
+                      { "prefill_rotate", true, true } };
+    const struct model_arch *a = j->ckpt.hp.arch;
+    bool rotates = a->rotates && a->rotates(&j->ckpt.hp, j->opt.ctx);
+
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        if (functions[i].rotate && !rotates)
+            continue;
+        g->tokens = functions[i].batch ? j->opt.batch : 1;
+        g->rotate = functions[i].rotate;
+        if (build_function(j, p, functions[i].name, g, a->chunk, e))
+            return -1;
+    }
+    return 0;
+}
+
 static int build_functions(struct cv_job *j, const struct cv_part *part,
                            struct mil_program *p, struct err *e)
 {
@@ -276,10 +306,7 @@ static int build_functions(struct cv_job *j, const struct cv_part *part,
     g.first_layer = part->first_layer;
     g.n_layers = part->n_layers;
     g.last_chunk = part->first_layer + part->n_layers == j->ckpt.hp.layers;
-    if (build_function(j, p, "infer", &g, a->chunk, e))
-        return -1;
-    g.tokens = j->opt.batch;
-    return build_function(j, p, "prefill", &g, a->chunk, e);
+    return build_chunk(j, p, &g, e);
 }
 
 int cv_build_part(struct cv_job *j, struct cv_part *part,

@@ -146,18 +146,6 @@ static void name_part(const struct cv_job *j, struct cv_part *p)
 
 /* ---- checks of the options against the model ---- */
 
-/* A family may be read and computed before it can be built. */
-static int check_graph(const struct cv_job *j, struct err *e)
-{
-    const struct model_arch *a = j->ckpt.hp.arch;
-
-    return a->chunk ? 0
-                    : err_set(e, ERR_UNSUPPORTED,
-                              "%s has a reference but no graph yet: it cannot "
-                              "be converted",
-                              a->name);
-}
-
 /* Recurrent layers are prefilled in chunks that divide the batch. */
 static int check_recurrent(const struct cv_job *j, struct err *e)
 {
@@ -367,7 +355,8 @@ static int plan_parts(struct cv_job *j, struct err *e)
 
 static void plan_states(struct cv_job *j)
 {
-    j->n_states = j->ckpt.hp.arch->states(&j->ckpt.hp, j->opt.ctx, j->states);
+    j->n_states = j->ckpt.hp.arch->states(&j->ckpt.hp, j->opt.ctx, j->opt.batch,
+                                          j->states);
     j->state_bytes = 0;
     for (int i = 0; i < j->n_states; i++) {
         const struct state_desc *s = &j->states[i];
@@ -576,10 +565,9 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
     buf_puts(&j->notes, buf_text(&j->ckpt.notes));
     j->stream_exp = o->scale_given ? o->stream_exp : 0;
     j->weights = weights_new(&j->ckpt, e);
-    if (!j->weights || check_graph(j, e) ||
-        range_check_exp(&j->ckpt.hp, j->stream_exp, e) || open_guides(j, e) ||
-        name_job(j, e) || check_shape(j, e) || plan_head(j, e) ||
-        plan_parts(j, e)) {
+    if (!j->weights || range_check_exp(&j->ckpt.hp, j->stream_exp, e) ||
+        open_guides(j, e) || name_job(j, e) || check_shape(j, e) ||
+        plan_head(j, e) || plan_parts(j, e)) {
         cv_job_close(j);
         return -1;
     }

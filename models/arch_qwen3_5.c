@@ -10,6 +10,7 @@
 #include "models/oracle_priv.h"
 #include "models/parts.h"
 #include "models/parts_gdn.h"
+#include "models/parts_moe.h"
 
 static int64_t count_linear(const struct hparams *hp)
 {
@@ -30,10 +31,10 @@ static int list_layers(const struct hparams *hp, int kind, struct state_desc *s)
     return 0;
 }
 
-static int hybrid_states(const struct hparams *hp, int64_t ctx,
+static int hybrid_states(const struct hparams *hp, int64_t ctx, int64_t batch,
                          struct state_desc out[MAX_STATES])
 {
-    int n = parts_kv_state(hp, ctx, out);
+    int n = parts_kv_state(hp, ctx, batch, out);
     int64_t linear = count_linear(hp);
 
     memset(&out[1], 0, 2 * sizeof(out[0]));
@@ -48,77 +49,18 @@ static int hybrid_states(const struct hparams *hp, int64_t ctx,
     return 3;
 }
 
-/* ---- mixture of experts, evaluated densely ---- */
+/* ---- mixture of experts ---- */
 
-static mil_ref keep_max(struct mb *b, mil_ref x)
-{
-    return MB(b, reduce_max, .x = x, .axes = MB_INTS(b, 1),
-              .keep_dims = mb_bool(b, true));
-}
-
-/* Weights of all experts [1, E, 1, T]: the top k of the softmax, divided by
- * their sum; 0 for the others. The threshold is found by k - 1 rounds of
- * taking the largest away. */
-static mil_ref route(struct mb *b, const struct graph *g, int64_t layer,
-                     mil_ref in)
-{
-    struct weight_spec s = { .role = MIL_ROLE_NORM };
-    mil_ref p = parts_project(b, g, layer, "mlp.gate", false, s, in);
-    mil_ref zero = mb_f16(b, 0.0), rest, sum;
-
-    p = MB(b, softmax, .x = p, .axis = mb_int(b, 1));
-    rest = p;
-    for (int64_t i = 1; i < g->hp->experts_per_token; i++) {
-        mil_ref top = MB(b, less, .x = rest, .y = keep_max(b, rest));
-
-        rest = MB(b, select, .cond = top, .a = rest, .b = zero);
-    }
-    p = MB(b, select,
-           .cond = MB(b, greater_equal, .x = p, .y = keep_max(b, rest)), .a = p,
-           .b = zero);
-    sum = MB(b, reduce_sum, .x = p, .axes = MB_INTS(b, 1),
-             .keep_dims = mb_bool(b, true));
-    return MB(b, real_div, .x = p, .y = sum);
-}
-
-static mil_ref experts(struct mb *b, const struct graph *g, int64_t layer,
-                       struct weight_spec s, const char *name, mil_ref x)
-{
-    char t[128];
-
-    s.role = MIL_ROLE_PROJECTION;
-    s.conv = true;
-    snprintf(t, sizeof(t), "layers.%lld.mlp.experts.%s", (long long)layer,
-             name);
-    s.tensor = t;
-    return mb_conv1x1(b, x, parts_weight(b, g, &s), 0);
-}
-
-static mil_ref silu_times(struct mb *b, mil_ref half, mil_ref up)
-{
-    return MB(b, mul, .x = parts_silu_of_half(b, half), .y = up);
-}
-
-/* Three wide convolutions over all experts; each expert's part is weighted
- * before the last. */
+/* The router stays fp16: a palette would flip choices. */
 static mil_ref routed(struct mb *b, const struct graph *g, int64_t layer,
                       mil_ref in)
 {
-    const struct hparams *hp = g->hp;
-    uint64_t I = (uint64_t)hp->moe_intermediate;
-    int32_t E = (int32_t)hp->experts, T = (int32_t)mb_dim(b, in, 3);
-    struct weight_spec gate = { .block = 2 * I, .take = I, .scale_exp = -1 };
-    struct weight_spec up = { .block = 2 * I, .take = I, .skip = I };
-    struct weight_spec down = { .wide = true };
-    mil_ref w = route(b, g, layer, in), h, v;
+    struct weight_spec s = { .role = MIL_ROLE_NORM };
+    mil_ref w = parts_project(b, g, layer, "mlp.gate", false, s, in);
 
-    h = experts(b, g, layer, gate, "gate_up_proj", in);
-    v = experts(b, g, layer, up, "gate_up_proj", in);
-    h = silu_times(b, h, v);
-    h = MB_RESHAPE(b, h, 1, E, (int32_t)I, T);
-    h = MB(b, mul, .x = h, .y = w);
-    h = MB_RESHAPE(b, h, 1, E * (int32_t)I, 1, T);
-    return experts(b, g, layer, down, "down_proj", h);
+    w = moe_route(b, g, w);
+    return moe_experts(b, g, layer, "mlp.experts", parts_silu_of_half, w,
+                       g->stream_exp, in);
 }
 
 /* sigmoid(W_sg x) times the expert that every token has. */
@@ -133,8 +75,10 @@ static mil_ref shared_expert(struct mb *b, const struct graph *g, int64_t layer,
                       in);
     s = parts_project(b, g, layer, "mlp.shared_expert.up_proj", false, plain,
                       in);
-    h = silu_times(b, h, s);
+    h = parts_silu_of_half(b, h);
+    h = MB(b, mul, .x = h, .y = s);
     /* 1 + tanh is twice the sigmoid: the half is in W_down. */
+    half.scale_exp += g->stream_exp;
     h = parts_project(b, g, layer, "mlp.shared_expert.down_proj", false, half,
                       h);
     s = parts_project(b, g, layer, "mlp.shared_expert_gate", false, sg, in);
@@ -145,35 +89,17 @@ static mil_ref shared_expert(struct mb *b, const struct graph *g, int64_t layer,
 static mil_ref mlp(struct mb *b, const struct graph *g, int64_t layer,
                    mil_ref x)
 {
-    mil_ref in;
+    mil_ref in, y;
 
     if (!g->hp->experts)
         return parts_silu_mlp(b, g, layer, x);
     in = parts_to_conv(b, x);
-    return parts_from_conv(b, MB(b, add, .x = routed(b, g, layer, in),
-                                 .y = shared_expert(b, g, layer, in)));
+    x = routed(b, g, layer, in);
+    y = shared_expert(b, g, layer, in);
+    return parts_from_conv(b, MB(b, add, .x = x, .y = y));
 }
 
 /* ---- decoder ---- */
-
-/* Adds one element of a state times zero: every chunk must use every state
- * that it declares. */
-static mil_ref touch(struct mb *b, mil_ref content, mil_ref x)
-{
-    struct mil_type t = mb_type(b, content);
-    int32_t zeros[MIL_MAX_RANK] = { 0 }, ones[MIL_MAX_RANK];
-    mil_ref one;
-
-    if (!t.rank)
-        return 0;
-    for (int i = 0; i < t.rank; i++)
-        ones[i] = 1;
-    one = MB(b, slice_by_size, .x = content,
-             .begin = mb_ints(b, (size_t)t.rank, zeros),
-             .size = mb_ints(b, (size_t)t.rank, ones));
-    one = MB_RESHAPE(b, one, 1, 1, 1);
-    return MB(b, add, .x = x, .y = MB(b, mul, .x = one, .y = mb_f16(b, 0.0)));
-}
 
 static void begin_gdn(struct mb *b, const struct graph *g, struct gdn *s)
 {
@@ -235,9 +161,9 @@ static void hybrid_chunk(struct mb *b, const struct graph *g)
         mb_leave(b);
     }
     if (!full)
-        x = touch(b, d.cache, x);
+        x = parts_touch(b, d.kv.now, x);
     if (!linear)
-        x = touch(b, s.history, touch(b, s.memory, x));
+        x = parts_touch(b, s.history, parts_touch(b, s.memory, x));
     parts_decoder_end(b, g, x);
 }
 

@@ -18,6 +18,7 @@ struct graph {
     int64_t ctx;                   /* context length */
     int64_t batch;                 /* tokens per prefill call */
     int64_t tokens;                /* of the function being built: 1 or batch */
+    bool rotate;                   /* it is one of the *_rotate */
     int64_t first_layer, n_layers; /* of the chunk */
     bool last_chunk;
     const int64_t *head_sizes; /* rows of each LM-head part */
@@ -70,8 +71,11 @@ struct model_arch {
     uint64_t (*count)(const struct hparams *hp); /* parameters, by formula */
     bool scales_stream;  /* the graph computes with graph.stream_exp */
     bool norms_branches; /* a branch's end is normed before it is added */
-    int (*states)(const struct hparams *hp, int64_t ctx,
+    int (*states)(const struct hparams *hp, int64_t ctx, int64_t batch,
                   struct state_desc out[MAX_STATES]); /* how many */
+    /* Whether chunks have the functions infer_rotate and prefill_rotate, for
+     * calls from position `window` on. NULL: no. */
+    bool (*rotates)(const struct hparams *hp, int64_t ctx);
     /* The three kinds of model; builders report through mb's sticky error. */
     void (*embeddings)(struct mb *b, const struct graph *g);
     void (*chunk)(struct mb *b, const struct graph *g);

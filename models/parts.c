@@ -7,11 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Scores of hidden columns are cut to -MASK, visible ones to at most +MASK:
- * one minimum masks and keeps an overflowed score finite, so that no row can
- * become NaN and no infinity reaches the softmax. exp(-MASK) is zero in any
- * precision. */
-#define MASK 30000.0
+#include "converter/base/num.h"
+#include "models/fp16_range.h"
 
 int64_t parts_attention_layers(const struct hparams *hp)
 {
@@ -24,11 +21,12 @@ int64_t parts_attention_layers(const struct hparams *hp)
     return n;
 }
 
-int parts_kv_state(const struct hparams *hp, int64_t ctx,
+int parts_kv_state(const struct hparams *hp, int64_t ctx, int64_t batch,
                    struct state_desc out[MAX_STATES])
 {
     struct state_desc *s = &out[0];
 
+    (void)batch;
     memset(s, 0, sizeof(*s));
     snprintf(s->name, sizeof(s->name), "%s", KV_STATE);
     s->rank = 4;
@@ -184,29 +182,55 @@ mil_ref parts_rms(struct mb *b, mil_ref x, double eps)
     return slice_last(b, norm, 0, n);
 }
 
-/* The norm's weight, times a factor that is folded in (0 = 1). */
-static mil_ref norm(struct mb *b, const struct graph *g, mil_ref x,
-                    const char *tensor, double factor)
+mil_ref parts_norm(struct mb *b, const struct graph *g, mil_ref x,
+                   const struct norm_spec *s)
 {
-    struct weight_spec s = { .tensor = tensor,
+    struct weight_spec w = { .tensor = s->tensor,
                              .role = MIL_ROLE_NORM,
                              .add = g->hp->zero_centered_norms ? 1 : 0,
-                             .factor = factor };
+                             .factor = s->factor,
+                             .scale_exp = s->scale_exp };
+    mil_ref y = parts_rms(b, x, s->eps > 0 ? s->eps : g->hp->rms_eps);
 
-    return MB(b, mul, .x = parts_rms(b, x, g->hp->rms_eps),
-              .y = parts_weight(b, g, &s));
+    return MB(b, mul, .x = y, .y = parts_weight(b, g, &w));
 }
 
 mil_ref parts_rms_norm(struct mb *b, const struct graph *g, mil_ref x,
                        const char *tensor)
 {
-    return norm(b, g, x, tensor, 0);
+    struct norm_spec s = { .tensor = tensor,
+                           .eps =
+                               range_norm_eps(g->hp->rms_eps, g->stream_exp) };
+
+    return parts_norm(b, g, x, &s);
 }
 
 /* ---- the decoder's frame ---- */
 
-static mil_ref rope_rows(struct mb *b, const struct graph *g, mil_ref ids,
-                         const char *name, bool is_sin, double scale)
+void parts_inputs(struct mb *b, const struct graph *g,
+                  struct decoder_inputs *in)
+{
+    int64_t T = g->tokens;
+
+    in->hidden = mb_input(b, "hidden_states", MIL_F16, 3,
+                          (int64_t[]){ 1, T, g->hp->hidden });
+    in->ids = mb_input(b, "position_ids", MIL_I32, 1, &T);
+    in->mask =
+        mb_input(b, "causal_mask", MIL_F16, 4, (int64_t[]){ 1, 1, T, g->ctx });
+    in->pos = mb_input(b, "current_pos", MIL_I32, 1, (int64_t[]){ 1 });
+}
+
+/* 16-bit indices keep the gather on the Neural Engine. */
+mil_ref parts_gather_ids(struct mb *b, const struct graph *g, mil_ref ids)
+{
+    return g->ctx <= 65536
+               ? MB(b, cast, .x = ids, .dtype = mb_string(b, "uint16"))
+               : ids;
+}
+
+mil_ref parts_rope_rows(struct mb *b, const struct graph *g, mil_ref ids,
+                        const char *name, const struct rope_params *rope,
+                        bool is_sin, double scale)
 {
     struct err e = ERR_INIT;
     const struct mil_data *d;
@@ -214,55 +238,62 @@ static mil_ref rope_rows(struct mb *b, const struct graph *g, mil_ref ids,
 
     if (b->err.code)
         return 0;
-    d = weights_rope(g->weights, (uint64_t)g->ctx, is_sin, scale, &e);
+    d = weights_rope(g->weights, rope, (uint64_t)g->ctx, is_sin, scale, &e);
     if (!d)
         return mb_fail(b, e.code, "%s", e.text);
     rows = MB(b, gather, .x = mb_data(b, name, d), .indices = ids,
               .axis = mb_int(b, 0), .batch_dims = mb_int(b, 0),
               .validate_indices = mb_bool(b, false));
-    return MB_RESHAPE(b, rows, 1, 1, (int32_t)g->tokens,
-                      (int32_t)g->hp->rope.dim);
+    return MB_RESHAPE(b, rows, 1, 1, (int32_t)g->tokens, (int32_t)rope->dim);
+}
+
+/* Scores of hidden columns are cut to -PARTS_MASK, visible ones to at most
+ * +PARTS_MASK: one minimum masks and keeps an overflowed score finite, so that
+ * no row can become NaN and no infinity reaches the softmax. exp(-PARTS_MASK)
+ * is zero in any precision. */
+mil_ref parts_cap(struct mb *b, mil_ref mask)
+{
+    mil_ref low = MB(b, maximum, .x = mask, .y = mb_f16(b, -2 * PARTS_MASK));
+
+    return MB(b, add, .x = low, .y = mb_f16(b, PARTS_MASK));
+}
+
+/* The attention scale is in the queries' tables: no rounded constant, no op,
+ * and the scores stay further from 65504. */
+static void begin_rope(struct mb *b, const struct graph *g, struct decoder *d,
+                       mil_ref ids)
+{
+    const struct rope_params *rope = &g->hp->rope;
+    double scale = 1.0 / sqrt((double)g->hp->head_dim);
+
+    d->partial = rope->dim < g->hp->head_dim;
+    d->cos = parts_rope_rows(b, g, ids, "rope_cos", rope, false, 1.0);
+    d->sin = parts_rope_rows(b, g, ids, "rope_sin", rope, true, 1.0);
+    d->cos_q = d->cos;
+    d->sin_q = d->sin;
+    if (d->partial)
+        return;
+    d->cos_q = parts_rope_rows(b, g, ids, "rope_cos_query", rope, false, scale);
+    d->sin_q = parts_rope_rows(b, g, ids, "rope_sin_query", rope, true, scale);
 }
 
 void parts_decoder_begin(struct mb *b, const struct graph *g, struct decoder *d,
                          mil_ref *hidden)
 {
-    int64_t T = g->tokens;
     struct state_desc st[MAX_STATES];
-    mil_ref ids, mask, pos, low;
-    double scale;
+    struct decoder_inputs in;
 
-    *hidden = mb_input(b, "hidden_states", MIL_F16, 3,
-                       (int64_t[]){ 1, T, g->hp->hidden });
-    ids = mb_input(b, "position_ids", MIL_I32, 1, &T);
-    mask =
-        mb_input(b, "causal_mask", MIL_F16, 4, (int64_t[]){ 1, 1, T, g->ctx });
-    pos = mb_input(b, "current_pos", MIL_I32, 1, (int64_t[]){ 1 });
-    parts_kv_state(g->hp, g->ctx, st);
-    d->state = mb_state(b, st[0].name, st[0].rank, st[0].dims);
-    d->cache = MB(b, read_state, .input = d->state);
-
-    /* 0 becomes +MASK, -inf becomes -MASK. */
-    low = MB(b, maximum, .x = mask, .y = mb_f16(b, -2 * MASK));
-    d->cap = MB(b, add, .x = low, .y = mb_f16(b, MASK));
-    /* 16-bit indices keep the gather on the Neural Engine. */
-    if (g->ctx <= 65536)
-        ids = MB(b, cast, .x = ids, .dtype = mb_string(b, "uint16"));
-    /* The attention scale is in the queries' tables: no rounded constant, no
-     * op, and the scores stay further from 65504. */
+    parts_inputs(b, g, &in);
+    *hidden = in.hidden;
+    parts_kv_state(g->hp, g->ctx, g->batch, st);
     d->slots = parts_attention_layers(g->hp);
-    d->partial = g->hp->rope.dim < g->hp->head_dim;
-    scale = d->partial ? 1.0 : 1.0 / sqrt((double)g->hp->head_dim);
-    d->cos = rope_rows(b, g, ids, "rope_cos", false, 1.0);
-    d->sin = rope_rows(b, g, ids, "rope_sin", true, 1.0);
-    d->cos_q = d->cos;
-    d->sin_q = d->sin;
-    if (!d->partial) {
-        d->cos_q = rope_rows(b, g, ids, "rope_cos_query", false, scale);
-        d->sin_q = rope_rows(b, g, ids, "rope_sin_query", true, scale);
-    }
-    d->pos = pos;
-    d->pos_end = MB(b, add, .x = pos, .y = MB_INTS(b, (int32_t)T));
+    d->kv.state = mb_state(b, st[0].name, st[0].rank, st[0].dims);
+    d->kv.now = MB(b, read_state, .input = d->kv.state);
+    d->cap = parts_cap(b, in.mask);
+    begin_rope(b, g, d, parts_gather_ids(b, g, in.ids));
+    d->kv.pos = in.pos;
+    d->kv.pos_end =
+        MB(b, add, .x = in.pos, .y = MB_INTS(b, (int32_t)g->tokens));
 }
 
 mil_ref parts_last_token(struct mb *b, const struct graph *g, mil_ref x)
@@ -287,11 +318,9 @@ void parts_decoder_end(struct mb *b, const struct graph *g, mil_ref x)
 
 /* ---- attention ---- */
 
-/* [1, n * D, 1, T] to [1, n, T, D]. */
-static mil_ref to_heads(struct mb *b, const struct graph *g, mil_ref x,
-                        int64_t n)
+mil_ref parts_to_heads(struct mb *b, mil_ref x, int64_t n)
 {
-    int32_t D = (int32_t)g->hp->head_dim, T = (int32_t)g->tokens;
+    int32_t D = (int32_t)(mb_dim(b, x, 1) / n), T = (int32_t)mb_dim(b, x, 3);
 
     if (T == 1)
         return MB_RESHAPE(b, x, 1, (int32_t)n, 1, D);
@@ -299,11 +328,10 @@ static mil_ref to_heads(struct mb *b, const struct graph *g, mil_ref x,
     return MB_TRANSPOSE(b, x, 0, 1, 3, 2);
 }
 
-/* [1, NH, T, D] to [1, NH * D, 1, T]. */
-static mil_ref from_heads(struct mb *b, const struct graph *g, mil_ref x)
+mil_ref parts_from_heads(struct mb *b, mil_ref x)
 {
-    int32_t n = (int32_t)(g->hp->heads * g->hp->head_dim);
-    int32_t T = (int32_t)g->tokens;
+    int32_t n = (int32_t)(mb_dim(b, x, 1) * mb_dim(b, x, 3));
+    int32_t T = (int32_t)mb_dim(b, x, 2);
 
     if (T == 1)
         return MB_RESHAPE(b, x, 1, n, 1, 1);
@@ -311,9 +339,8 @@ static mil_ref from_heads(struct mb *b, const struct graph *g, mil_ref x)
     return MB_RESHAPE(b, x, 1, n, 1, T);
 }
 
-/* Pairs (i, i + R/2) of the first R components: x cos + rotate_half(x) sin;
- * the rest passes. */
-static mil_ref rotate(struct mb *b, mil_ref x, mil_ref cos, mil_ref sin)
+/* x cos + rotate_half(x) sin */
+mil_ref parts_rotate(struct mb *b, mil_ref x, mil_ref cos, mil_ref sin)
 {
     int64_t d = mb_dim(b, x, -1), n = mb_dim(b, cos, -1);
     mil_ref rest = n < d ? slice_last(b, x, n, d - n) : 0;
@@ -328,49 +355,49 @@ static mil_ref rotate(struct mb *b, mil_ref x, mil_ref cos, mil_ref sin)
     return rest ? concat2(b, x, rest, -1) : x;
 }
 
-/* Writes [1, NKV, T, D] into row `row` of the cache at the call's positions:
- * update, write, and read again. */
-static void cache_write(struct mb *b, struct decoder *d, int64_t row,
-                        mil_ref update)
+void parts_cache_write(struct mb *b, struct kv_store *c, int64_t row,
+                       mil_ref update)
 {
     mil_ref zero = MB_INTS(b, 0);
     mil_ref begin =
         MB(b, concat,
-           .values = MB_REFS(MB_INTS(b, (int32_t)row), zero, d->pos, zero),
+           .values = MB_REFS(MB_INTS(b, (int32_t)row), zero, c->pos, zero),
            .axis = mb_int(b, 0), .interleave = mb_bool(b, false));
     mil_ref end = MB(b, concat,
                      .values = MB_REFS(MB_INTS(b, (int32_t)row + 1), zero,
-                                       d->pos_end, zero),
+                                       c->pos_end, zero),
                      .axis = mb_int(b, 0), .interleave = mb_bool(b, false));
     mil_ref masks = MB_BOOLS(b, false, true, false, true);
     mil_ref all = MB_INTS(b, 1, 1, 1, 1);
     mil_ref off = MB_BOOLS(b, false, false, false, false);
     mil_ref next =
-        MB(b, slice_update, .x = d->cache, .update = update, .begin = begin,
+        MB(b, slice_update, .x = c->now, .update = update, .begin = begin,
            .end = end, .stride = all, .begin_mask = masks, .end_mask = masks,
            .squeeze_mask = off);
 
-    MB(b, write_state, .input = d->state, .data = next);
-    d->cache = MB(b, read_state, .input = d->state);
+    MB(b, write_state, .input = c->state, .data = next);
+    c->now = MB(b, read_state, .input = c->state);
 }
 
-/* Row `row` of the cache, each key/value head repeated for its query heads:
- * [1, NH, C, D]. */
-static mil_ref cache_read(struct mb *b, const struct graph *g,
-                          const struct decoder *d, int64_t row)
+mil_ref parts_repeat_heads(struct mb *b, mil_ref x, int64_t r)
 {
-    const struct hparams *hp = g->hp;
-    int32_t nkv = (int32_t)hp->kv_heads, C = (int32_t)g->ctx;
-    int32_t D = (int32_t)hp->head_dim, r = (int32_t)(hp->heads / hp->kv_heads);
-    mil_ref x = MB(b, slice_by_size, .x = d->cache,
-                   .begin = MB_INTS(b, (int32_t)row, 0, 0, 0),
-                   .size = MB_INTS(b, 1, nkv, C, D));
+    int32_t n = (int32_t)mb_dim(b, x, 1), C = (int32_t)mb_dim(b, x, 2);
+    int32_t D = (int32_t)mb_dim(b, x, 3);
 
     if (r == 1)
         return x;
-    x = MB_RESHAPE(b, x, nkv, 1, C, D);
-    x = MB(b, tile, .x = x, .reps = MB_INTS(b, 1, r, 1, 1));
-    return MB_RESHAPE(b, x, 1, nkv * r, C, D);
+    x = MB_RESHAPE(b, x, n, 1, C, D);
+    x = MB(b, tile, .x = x, .reps = MB_INTS(b, 1, (int32_t)r, 1, 1));
+    return MB_RESHAPE(b, x, 1, n * (int32_t)r, C, D);
+}
+
+/* Row `row` of the cache, as many heads as queries have. */
+static mil_ref cache_read(struct mb *b, const struct graph *g,
+                          const struct decoder *d, int64_t row)
+{
+    mil_ref x = parts_slice(b, d->kv.now, 0, row, 1);
+
+    return parts_repeat_heads(b, x, g->hp->heads / g->hp->kv_heads);
 }
 
 /* Queries [1, NH, T, D] and, with an output gate, half of the gate's argument
@@ -393,22 +420,35 @@ static mil_ref queries(struct mb *b, const struct graph *g, int64_t layer,
     }
     q = parts_project(b, g, layer, "self_attn.q_proj", hp->attention_bias, s,
                       in);
-    return to_heads(b, g, q, hp->heads);
+    return parts_to_heads(b, q, hp->heads);
 }
 
-/* softmax(q k^T) v over the cache's rows of one attention layer. */
-static mil_ref attend(struct mb *b, const struct graph *g,
-                      const struct decoder *d, int64_t slot, mil_ref q)
+mil_ref parts_attend(struct mb *b, mil_ref q, mil_ref k, mil_ref v, mil_ref cap)
 {
-    mil_ref s =
-        MB(b, matmul, .x = q, .y = cache_read(b, g, d, slot),
-           .transpose_x = mb_bool(b, false), .transpose_y = mb_bool(b, true));
+    mil_ref s = MB(b, matmul, .x = q, .y = k, .transpose_x = mb_bool(b, false),
+                   .transpose_y = mb_bool(b, true));
 
-    s = MB(b, minimum, .x = s, .y = d->cap);
+    s = MB(b, minimum, .x = s, .y = cap);
     s = MB(b, softmax, .x = s, .axis = mb_int(b, -1));
-    return MB(b, matmul, .x = s, .y = cache_read(b, g, d, d->slots + slot),
-              .transpose_x = mb_bool(b, false),
+    return MB(b, matmul, .x = s, .y = v, .transpose_x = mb_bool(b, false),
               .transpose_y = mb_bool(b, false));
+}
+
+mil_ref parts_touch(struct mb *b, mil_ref content, mil_ref x)
+{
+    struct mil_type t = mb_type(b, content);
+    int32_t zeros[MIL_MAX_RANK] = { 0 }, ones[MIL_MAX_RANK];
+    mil_ref one;
+
+    if (!t.rank)
+        return 0;
+    for (int i = 0; i < t.rank; i++)
+        ones[i] = 1;
+    one = MB(b, slice_by_size, .x = content,
+             .begin = mb_ints(b, (size_t)t.rank, zeros),
+             .size = mb_ints(b, (size_t)t.rank, ones));
+    one = MB_RESHAPE(b, one, 1, 1, 1);
+    return MB(b, add, .x = x, .y = MB(b, mul, .x = one, .y = mb_f16(b, 0.0)));
 }
 
 mil_ref parts_attention(struct mb *b, const struct graph *g, struct decoder *d,
@@ -417,32 +457,40 @@ mil_ref parts_attention(struct mb *b, const struct graph *g, struct decoder *d,
     const struct hparams *hp = g->hp;
     bool bias = hp->attention_bias;
     double scale = d->partial ? 1.0 / sqrt((double)hp->head_dim) : 0;
-    char t[128];
+    char tq[128], tk[128];
+    struct norm_spec nq = {
+        .tensor = layer_tensor(tq, layer, "self_attn.q_norm.weight"),
+        .factor = scale,
+    };
+    struct norm_spec nk = {
+        .tensor = layer_tensor(tk, layer, "self_attn.k_norm.weight"),
+    };
     mil_ref in = parts_to_conv(b, x), q, k, v, o, gate;
 
     q = queries(b, g, layer, in, &gate);
-    k = to_heads(b, g, project(b, g, layer, "self_attn.k_proj", bias, 0, in),
-                 hp->kv_heads);
-    v = to_heads(b, g, project(b, g, layer, "self_attn.v_proj", bias, 0, in),
-                 hp->kv_heads);
+    k = parts_to_heads(b, project(b, g, layer, "self_attn.k_proj", bias, 0, in),
+                       hp->kv_heads);
+    v = parts_to_heads(b, project(b, g, layer, "self_attn.v_proj", bias, 0, in),
+                       hp->kv_heads);
     if (qk_norm) {
-        q = norm(b, g, q, layer_tensor(t, layer, "self_attn.q_norm.weight"),
-                 scale);
-        k = norm(b, g, k, layer_tensor(t, layer, "self_attn.k_norm.weight"), 0);
+        q = parts_norm(b, g, q, &nq);
+        k = parts_norm(b, g, k, &nk);
     } else if (d->partial) {
         q = MB(b, mul, .x = q, .y = mb_f16(b, scale));
     }
-    q = rotate(b, q, d->cos_q, d->sin_q);
-    k = rotate(b, k, d->cos, d->sin);
-    cache_write(b, d, slot, k);
-    cache_write(b, d, d->slots + slot, v);
-    o = from_heads(b, g, attend(b, g, d, slot, q));
+    q = parts_rotate(b, q, d->cos_q, d->sin_q);
+    k = parts_rotate(b, k, d->cos, d->sin);
+    parts_cache_write(b, &d->kv, slot, k);
+    parts_cache_write(b, &d->kv, d->slots + slot, v);
+    k = cache_read(b, g, d, slot);
+    v = cache_read(b, g, d, d->slots + slot);
+    o = parts_from_heads(b, parts_attend(b, q, k, v, d->cap));
     if (gate) /* o sigmoid(2 h) = o / 2 (1 + tanh h): the half is in W_o */
         o = MB(b, mul, .x = o,
                .y = MB(b, add, .x = MB(b, tanh, .x = gate),
                        .y = mb_f16(b, 1.0)));
     return parts_from_conv(b, project(b, g, layer, "self_attn.o_proj", bias,
-                                      gate ? -1 : 0, o));
+                                      g->stream_exp - (gate ? 1 : 0), o));
 }
 
 /* ---- MLP ---- */
@@ -457,8 +505,8 @@ mil_ref parts_silu_mlp(struct mb *b, const struct graph *g, int64_t layer,
     up = project(b, g, layer, "mlp.up_proj", bias, 0, in);
     act = parts_silu_of_half(b, half);
     act = MB(b, mul, .x = act, .y = up);
-    return parts_from_conv(b,
-                           project(b, g, layer, "mlp.down_proj", bias, 0, act));
+    return parts_from_conv(b, project(b, g, layer, "mlp.down_proj", bias,
+                                      g->stream_exp, act));
 }
 
 /* ---- whole models ---- */
@@ -490,17 +538,53 @@ void parts_plain_chunk(struct mb *b, const struct graph *g, bool qk_norm)
     parts_decoder_end(b, g, x);
 }
 
+mil_ref parts_gather_rows(struct mb *b, const struct graph *g, mil_ref ids,
+                          const char *tensor, double scale, int scale_exp)
+{
+    struct weight_spec s = { .tensor = tensor, .role = MIL_ROLE_EMBEDDING };
+    int exp = 0;
+    double rest = scale > 0 ? 2 * frexp(scale, &exp) : 1; /* 1 <= rest < 2 */
+    bool exact = (double)f16_to_f32(f64_to_f16(rest)) == rest;
+    mil_ref x;
+
+    s.scale_exp = scale_exp + (scale > 0 ? exp - 1 : 0);
+    if (!exact)
+        s.factor = rest;
+    x = MB(b, gather, .x = parts_weight(b, g, &s), .indices = ids,
+           .axis = mb_int(b, 0), .batch_dims = mb_int(b, 0),
+           .validate_indices = mb_bool(b, false));
+    if (exact && rest > 1)
+        x = MB(b, mul, .x = x, .y = mb_f16(b, rest));
+    return x;
+}
+
+mil_ref parts_embed(struct mb *b, const struct graph *g, mil_ref *ids)
+{
+    mil_ref x;
+
+    *ids =
+        mb_input(b, "input_ids", MIL_I32, 2, (int64_t[]){ 1, MIL_DIM_UNKNOWN });
+    x = parts_gather_rows(b, g, *ids, "embed_tokens.weight", g->hp->embed_scale,
+                          g->stream_exp);
+    mb_output(b, "hidden_states", x);
+    return x;
+}
+
 void parts_embeddings(struct mb *b, const struct graph *g)
 {
-    struct weight_spec s = { .tensor = "embed_tokens.weight",
-                             .role = MIL_ROLE_EMBEDDING };
-    mil_ref ids =
-        mb_input(b, "input_ids", MIL_I32, 2, (int64_t[]){ 1, MIL_DIM_UNKNOWN });
-    mil_ref x = MB(b, gather, .x = parts_weight(b, g, &s), .indices = ids,
-                   .axis = mb_int(b, 0), .batch_dims = mb_int(b, 0),
-                   .validate_indices = mb_bool(b, false));
+    mil_ref ids;
 
-    mb_output(b, "hidden_states", x);
+    parts_embed(b, g, &ids);
+}
+
+/* c tanh(x / c) */
+static mil_ref soft_cap(struct mb *b, mil_ref x, double c)
+{
+    if (c == 0)
+        return x;
+    x = MB(b, real_div, .x = x, .y = mb_f16(b, c));
+    x = MB(b, tanh, .x = x);
+    return MB(b, mul, .x = x, .y = mb_f16(b, c));
 }
 
 void parts_lm_head(struct mb *b, const struct graph *g)
@@ -516,11 +600,12 @@ void parts_lm_head(struct mb *b, const struct graph *g)
                                  .row = row,
                                  .rows = (uint64_t)g->head_sizes[i],
                                  .conv = true };
-        mil_ref w = parts_weight(b, g, &s);
+        mil_ref w = parts_weight(b, g, &s), y;
         char name[32];
 
+        y = parts_from_conv(b, mb_conv1x1(b, x, w, 0));
         snprintf(name, sizeof(name), "logits%d", i + 1);
-        mb_output(b, name, parts_from_conv(b, mb_conv1x1(b, x, w, 0)));
+        mb_output(b, name, soft_cap(b, y, g->hp->final_softcap));
         row += (uint64_t)g->head_sizes[i];
     }
 }

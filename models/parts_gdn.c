@@ -416,6 +416,7 @@ mil_ref gdn_mixer(struct mb *b, const struct graph *g, struct gdn *s,
     if (T > 1)
         o = MB_TRANSPOSE(b, o, 0, 1, 3, 2);
     o = MB_RESHAPE(b, o, 1, nv * dv, 1, T);
-    return parts_from_conv(b, conv_of(b, g, layer, "out_proj.weight",
-                                      MIL_ROLE_PROJECTION, 0, 0, o));
+    return parts_from_conv(b,
+                           conv_of(b, g, layer, "out_proj.weight",
+                                   MIL_ROLE_PROJECTION, g->stream_exp, 0, o));
 }

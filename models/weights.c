@@ -30,6 +30,7 @@ struct entry {
 
 struct rope_entry {
     struct mil_data data;
+    const struct rope_params *rope;
     double *inv_freq;
     double scaling; /* the caller's times the rope type's */
     int dim;
@@ -555,10 +556,10 @@ static int read_rope(void *cookie, uint64_t offset, void *dst, size_t n,
     return 0;
 }
 
-static struct rope_entry *new_rope(struct weights *w, uint64_t rows,
+static struct rope_entry *new_rope(struct weights *w,
+                                   const struct rope_params *p, uint64_t rows,
                                    bool is_sin, double scaling, struct err *e)
 {
-    const struct rope_params *p = &w->ckpt->hp.rope;
     int64_t dims[2] = { (int64_t)rows, p->dim };
     struct rope_entry *r = arena_alloc(&w->arena, 1, sizeof(*r), e);
 
@@ -567,6 +568,7 @@ static struct rope_entry *new_rope(struct weights *w, uint64_t rows,
     r->inv_freq = arena_alloc(&w->arena, (size_t)p->dim, sizeof(double), e);
     if (!r->inv_freq || rope_frequencies(p, r->inv_freq, e))
         return NULL;
+    r->rope = p;
     r->scaling = scaling;
     r->dim = p->dim;
     r->is_sin = is_sin;
@@ -580,16 +582,19 @@ static struct rope_entry *new_rope(struct weights *w, uint64_t rows,
     return r;
 }
 
-const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
-                                    bool is_sin, double scale, struct err *e)
+const struct mil_data *weights_rope(struct weights *w,
+                                    const struct rope_params *rope,
+                                    uint64_t rows, bool is_sin, double scale,
+                                    struct err *e)
 {
-    double scaling = scale * w->ckpt->hp.rope.attention_scaling;
+    double scaling = scale * rope->attention_scaling;
     struct rope_entry *r = w->rope;
 
-    while (r && (r->is_sin != is_sin || r->scaling != scaling ||
-                 r->data.type.dims[0] != (int64_t)rows))
+    while (r &&
+           (r->rope != rope || r->is_sin != is_sin || r->scaling != scaling ||
+            r->data.type.dims[0] != (int64_t)rows))
         r = r->next;
     if (!r)
-        r = new_rope(w, rows, is_sin, scaling, e);
+        r = new_rope(w, rope, rows, is_sin, scaling, e);
     return r ? &r->data : NULL;
 }

@@ -42,9 +42,11 @@ const struct mil_data *weights_get(struct weights *w,
 
 /* cos (is_sin false) or sin rows [rows, dim] for positions 0 .. rows - 1,
  * fp16, both halves of a row equal (rotate-half), times `scale`. Computed in
- * double from `hp->rope` by arithmetic that is the same on every machine. */
-const struct mil_data *weights_rope(struct weights *w, uint64_t rows,
-                                    bool is_sin, double scale,
+ * double by arithmetic that is the same on every machine. `rope` is one of the
+ * checkpoint's hyper-parameters. */
+const struct mil_data *weights_rope(struct weights *w,
+                                    const struct rope_params *rope,
+                                    uint64_t rows, bool is_sin, double scale,
                                     struct err *e) ATTR_MUST_USE;
 
 /* Reads every needed tensor: one that holds values that are not finite or

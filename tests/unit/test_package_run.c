@@ -210,8 +210,10 @@ Test(package_run, parts_of_another_model)
     swap_part("qwen_embeddings.mlpackage");
     p = open_ok();
     cr_expect_eq(package_feed(p, &t, 1, false, NULL, &e), -1);
-    cr_expect(strstr(e.text, "the embeddings yield no [1, 1, 32]"), "%s",
-              e.text);
+    cr_expect(
+        strstr(e.text,
+               "embeddings: its output 'hidden_states' is not [1, 1, 32]"),
+        "%s", e.text);
     package_close(p);
     swap_part("qwen_FFN_PF_chunk_01of02.mlpackage");
     expect_refused("function 'infer': input 'hidden_states' is");
