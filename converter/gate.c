@@ -220,16 +220,20 @@ static int open_oracles(struct gate *g, struct err *e)
     } else if (!g->src) {
         return -1;
     }
-    g->ref = oracle_new(&g->o->ckpt->hp, &s, &oo, e);
-    if (!g->ref)
-        return -1;
     g->r->sourced = g->src != NULL;
     g->r->compressed = g->src && (package_source_compressed(g->src) ||
                                   has_float32(g->o->ckpt));
+    /* Tables of rotations are fp16 in any package: what judges its bytes has
+     * them so, what compression cost is counted from the exact ones. */
+    oo.half_rope = !g->r->compressed;
+    g->ref = oracle_new(&g->o->ckpt->hp, &s, &oo, e);
+    if (!g->ref)
+        return -1;
     if (!g->r->compressed)
         return 0;
     s = package_source_tensors(g->src);
     oo.keep_bytes = 0; /* fed in batches: streaming costs little */
+    oo.half_rope = true;
     g->dec = oracle_new(&g->o->ckpt->hp, &s, &oo, e);
     return g->dec ? 0 : -1;
 }

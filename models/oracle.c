@@ -87,6 +87,7 @@ struct oracle *oracle_new(const struct hparams *hp,
     o->par = opt->par;
     o->keep_bytes = opt->keep_bytes;
     o->max_positions = opt->max_positions;
+    o->half_rope = opt->half_rope;
     o->kv = mem_zalloc((size_t)hp->layers, sizeof(*o->kv), e);
     o->workers = mem_zalloc((size_t)par_width(o->par), sizeof(*o->workers), e);
     o->ops = hp->arch->oracle;
@@ -180,6 +181,10 @@ void oracle_rope_refill(struct oracle *o)
         for (size_t k = 0; t->freq && k < o->n; k++)
             oracle_rope_row(&t->params, t->freq, o->pos + (int64_t)k,
                             t->cos + k * half, t->sin + k * half);
+        if (t->freq && o->half_rope) {
+            num_round_f16(t->cos, t->cos, o->n * half);
+            num_round_f16(t->sin, t->sin, o->n * half);
+        }
     }
 }
 

@@ -17,6 +17,9 @@ struct oracle_options {
     struct par *par;
     uint64_t keep_bytes;   /* float32 weights that may stay in memory */
     int64_t max_positions; /* capacity of the caches */
+    /* Sines and cosines of rotations rounded to fp16, as a model that runs in
+     * fp16 has them (transformers gives them the activations' dtype). */
+    bool half_rope;
 };
 struct oracle *oracle_new(const struct hparams *hp,
                           const struct tensor_source *src,

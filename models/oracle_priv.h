@@ -97,6 +97,7 @@ struct oracle {
     struct par *par;
     uint64_t keep_bytes;
     int64_t max_positions, pos;
+    bool half_rope;
     bool broken; /* a pass failed half-way */
     /* The pass. */
     const int32_t *tokens;

@@ -574,8 +574,10 @@ Test(logits, file_holds_both_sides)
         for (uint64_t k = 0; k < o_t->dims[0]; k++) {
             cr_assert_eq(st_read_f32(st, o_t, 512 * k, 512, x, &err), 0);
             cr_assert_eq(st_read_f32(alone, a_t, 512 * k, 512, y, &err), 0);
-            cr_expect_eq(memcmp(x, y, sizeof(x)), 0, "%s row %d", name[0],
-                         (int)k);
+            /* The gate's rotations are rounded to fp16. */
+            for (int v = 0; v < 512; v++)
+                cr_assert(fabsf(x[v] - y[v]) < 0.005f, "%s row %d: %g and %g",
+                          name[0], (int)k, (double)x[v], (double)y[v]);
             cr_assert_eq(st_read_f32(st, p_t, 512 * k, 512, y, &err), 0);
             for (int v = 0; v < 512; v++)
                 cr_assert(fabsf(x[v] - y[v]) < 0.05f, "%s row %d: %g and %g",
