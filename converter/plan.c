@@ -353,6 +353,15 @@ static int plan_parts(struct cv_job *j, struct err *e)
 
 /* ---- sums and limits ---- */
 
+static uint64_t state_bytes(const struct state_desc *s)
+{
+    uint64_t n = 2;
+
+    for (int k = 0; k < s->rank; k++)
+        n *= (uint64_t)s->dims[k];
+    return n;
+}
+
 static void plan_states(struct cv_job *j)
 {
     j->n_states = j->ckpt.hp.arch->states(&j->ckpt.hp, j->opt.ctx, j->opt.batch,
@@ -360,23 +369,20 @@ static void plan_states(struct cv_job *j)
     j->state_bytes = 0;
     for (int i = 0; i < j->n_states; i++) {
         const struct state_desc *s = &j->states[i];
-        uint64_t n = 2;
 
-        for (int k = 0; k < s->rank; k++) {
-            n *= (uint64_t)s->dims[k];
+        for (int k = 0; k < s->rank; k++)
             if (s->dims[k] > AXIS_LIMIT)
                 buf_printf(&j->notes,
                            "state '%s': axis of %" PRId64 " is above %d, "
                            "which A13 to A15 chips refuse (reported)\n",
                            s->name, s->dims[k], AXIS_LIMIT);
-        }
         if (s->dims[s->rank - 1] % 32)
             buf_printf(&j->notes,
                        "state '%s': last axis of %" PRId64 " is no multiple "
                        "of 32, which the Neural Engine may refuse "
                        "(reported)\n",
                        s->name, s->dims[s->rank - 1]);
-        j->state_bytes += n;
+        j->state_bytes += state_bytes(s);
     }
 }
 
@@ -659,7 +665,8 @@ void cv_plan_text(const struct cv_job *j, struct buf *out)
         buf_printf(out, "  state %s [", s->name);
         for (int k = 0; k < s->rank; k++)
             buf_printf(out, "%s%" PRId64, k ? ", " : "", s->dims[k]);
-        buf_puts(out, "] fp16\n");
+        num_bytes_text(t, state_bytes(s));
+        buf_printf(out, "] fp16, %s\n", t);
     }
     experts_text(j, out);
     num_bytes_text(t, j->state_bytes);
@@ -725,6 +732,7 @@ void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
         for (int k = 0; k < j->states[i].rank; k++)
             js_w_int(w, NULL, j->states[i].dims[k]);
         js_w_end(w);
+        js_w_uint(w, "bytes", state_bytes(&j->states[i]));
         js_w_end(w);
     }
     js_w_end(w);
