@@ -242,6 +242,7 @@ const struct model_arch arch_gemma3 = {
     .needs = needs_gemma3,
     .ignore = ignore,
     .layout = layout_gemma,
+    .scales_stream = true,
     .norms_branches = true,
     .count = count_gemma3,
     .states = gemma3_states,

@@ -407,6 +407,7 @@ const struct model_arch arch_gemma4 = {
     .ignore = ignore,
     .spare = spare_gemma4,
     .layout = layout_gemma,
+    .scales_stream = true,
     .norms_branches = true,
     .count = count_gemma4,
     .states = gemma4_states,

@@ -25,6 +25,7 @@ const struct model_arch arch_llama = {
     .parse = hp_parse_llama,
     .needs = needs_plain,
     .ignore = ignore,
+    .scales_stream = true,
     .count = count_plain,
     .states = parts_kv_state,
     .embeddings = parts_embeddings,

@@ -187,6 +187,7 @@ const struct model_arch arch_qwen3_5 = {
     .needs = needs_hybrid,
     .ignore = ignore,
     .layout = layout_hybrid,
+    .scales_stream = true,
     .count = count_hybrid,
     .states = hybrid_states,
     .embeddings = parts_embeddings,
