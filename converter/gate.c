@@ -181,10 +181,15 @@ static int check_same(const struct gate *g, struct err *e)
     return 0;
 }
 
-/* Memory does not grow with the model: of the package's decoded weights and of
- * the oracle's so much stays, the rest is read at each use. */
-#define PACKAGE_KEEP 64000000
-#define ORACLE_KEEP 32000000
+/* The package runs token by token, the oracle in blocks: what stays counts for
+ * more there. */
+static uint64_t keep_bytes(const struct gate *g, bool package)
+{
+    uint64_t n = g->o->keep_bytes ? g->o->keep_bytes : GATE_KEEP_BYTES;
+
+    return package ? n - n / 3 : n / 3;
+}
+
 /* Logits of one oracle that are held at a time. */
 #define ROWS_KEEP 16000000
 
@@ -208,7 +213,7 @@ static bool has_float32(const struct ckpt *c)
 static int open_oracles(struct gate *g, struct err *e)
 {
     struct oracle_options oo = { .par = g->o->par,
-                                 .keep_bytes = ORACLE_KEEP,
+                                 .keep_bytes = keep_bytes(g, false),
                                  .max_positions = g->ctx };
     struct tensor_source s = ckpt_source(g->o->ckpt);
 
@@ -240,7 +245,7 @@ static int open_oracles(struct gate *g, struct err *e)
 
 static int open_all(struct gate *g, struct err *e)
 {
-    struct run_options ro = { g->o->profile, g->o->par, PACKAGE_KEEP };
+    struct run_options ro = { g->o->profile, g->o->par, keep_bytes(g, true) };
     size_t v, b;
 
     g->pkg = package_open(g->o->package, &ro, e);

@@ -29,7 +29,12 @@ struct gate_options {
     const char *logits; /* where to write oracle.N and package.N */
     const struct log *log;
     struct par *par;
+    /* Decoded weights that may stay in memory, the package's and the oracle's;
+     * others are read again where they are used. 0: GATE_KEEP_BYTES. Results
+     * do not depend on it. */
+    uint64_t keep_bytes;
 };
+#define GATE_KEEP_BYTES 96000000
 
 enum gate_verdict { GATE_PASS, GATE_FAIL, GATE_UNVERIFIED };
 

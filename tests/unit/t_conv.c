@@ -1,4 +1,5 @@
 #define _XOPEN_SOURCE 700 /* mkdtemp */
+#define _DEFAULT_SOURCE   /* wait4 */
 
 #include "t_conv.h"
 
@@ -9,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "converter/base/hash.h"
@@ -474,4 +477,18 @@ const char *t_conv_list(const char *name)
                                 i ? " " : "", names[i]);
     io_list_free(names, n);
     return text;
+}
+
+uint64_t t_conv_peak(int (*work)(const void *arg), const void *arg)
+{
+    struct rusage used;
+    int status = -1;
+    pid_t pid = fork();
+
+    cr_assert_geq(pid, 0);
+    if (!pid)
+        _exit(work(arg) ? 1 : 0);
+    cr_assert_eq(wait4(pid, &status, 0, &used), pid);
+    cr_assert_eq(status, 0, "the work failed: %d", status);
+    return (uint64_t)used.ru_maxrss * 1024;
 }

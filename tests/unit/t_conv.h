@@ -49,6 +49,9 @@ const char *t_conv_differ(const char *a, const char *b, const char *but);
 const char *t_conv_hash(const char *name);
 /* Names in a folder, hidden ones too, sorted, joined by ' '. */
 const char *t_conv_list(const char *name);
+/* Peak memory of a process that does `work` and nothing else; it fails the test
+ * by a non-zero result. */
+uint64_t t_conv_peak(int (*work)(const void *arg), const void *arg);
 /* Bytes of all regular files below; fails on anything but files and
  * folders. */
 uint64_t t_conv_bytes(const char *name);
