@@ -621,6 +621,7 @@ static void bent_logits(struct fixture *f, const char *name, float *logits)
 /* No tensor is without effect, and the effect of none is a slip. */
 static void check_each_tensor(const char *fixture)
 {
+    char undone[64];
     struct fixture f;
     float *base, *logits;
     size_t n;
@@ -630,9 +631,13 @@ static void check_each_tensor(const char *fixture)
     base = mem_alloc(n, sizeof(*base), &err);
     logits = mem_alloc(n, sizeof(*logits), &err);
     bent_logits(&f, "", base);
+    /* the final norm undoes a factor of the whole stream */
+    snprintf(undone, sizeof(undone), "layers.%zu.layer_scalar", f.layers - 1);
     for (size_t i = 0; i < f.c.ledger.n; i++) {
         double r;
 
+        if (!strcmp(f.c.ledger.needs[i].name, undone))
+            continue;
         bent_logits(&f, f.c.ledger.needs[i].name, logits);
         r = relative(logits, base, n);
         cr_expect(r > 2e-6 && r < 0.2, "%s: %g", f.c.ledger.needs[i].name, r);
@@ -646,4 +651,11 @@ Test(oracle_fixtures, each_tensor_moves_the_logits)
 {
     check_each_tensor("qwen3_5-odd");
     check_each_tensor("qwen3_5_moe-tiny");
+}
+
+Test(oracle_fixtures, each_tensor_of_gemma_moves_the_logits)
+{
+    check_each_tensor("gemma3-odd");
+    check_each_tensor("gemma4-tiny");
+    check_each_tensor("gemma4-moe-odd");
 }

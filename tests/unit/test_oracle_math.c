@@ -266,6 +266,57 @@ Test(oracle_math, silu_values)
     cr_assert(isnan(far[2]));
 }
 
+/* The form with tanh; the one with the error function differs in the fourth
+ * digit. */
+Test(oracle_math, gelu_values)
+{
+    static const double want[4] = { -0.003637392, -0.158808009, 0.841191991,
+                                    2.996362608 };
+    float g[4] = { -3, -1, 1, 3 }, far[5] = { -1000, 1000, NAN, 1e20f, -1e20f };
+    static const float u[4] = { 1, 2, -1, 0.5f }, one[5] = { 1, 1, 1, 1, 1 };
+
+    oracle_act_mul(ACT_GELU_TANH, g, u, 4);
+    for (int i = 0; i < 4; i++)
+        cr_expect_float_eq((double)g[i], want[i] * (double)u[i],
+                           2e-9 + 3e-7 * fabs(want[i]), "gelu %d: %.9g", i,
+                           (double)g[i]);
+    oracle_act_mul(ACT_GELU_TANH, far, one, 5);
+    cr_assert(fabs((double)far[0]) < 1e-30);
+    cr_assert_eq(far[1], 1000.0f);
+    cr_assert(isnan(far[2]));
+    cr_assert_eq(far[3], 1e20f);
+    cr_assert(fabs((double)far[4]) < 1e-17);
+    for (int i = -1000; i <= 1000; i++) {
+        double x = i * 0.01,
+               y = 0.79788456080286536 * (x + 0.044715 * x * x * x);
+        float got = (float)x;
+
+        oracle_act_mul(ACT_GELU_TANH, &got, one, 1);
+        cr_expect_float_eq((double)got, 0.5 * x * (1 + tanh(y)), 1e-6, "%g", x);
+    }
+}
+
+Test(oracle_math, proportional_frequencies)
+{
+    struct rope_params r = { .type = ROPE_PROPORTIONAL,
+                             .theta = 1e6,
+                             .dim = 512,
+                             .live = 64,
+                             .factor = 1,
+                             .attention_scaling = 1 };
+    float f[256];
+
+    cr_assert_eq(oracle_rope_freq(&r, f, &err), 0, "%s", err.text);
+    near_rel((double)f[1], 0.947463526, 1e-6, "f", 1);
+    near_rel((double)f[2], 0.897687132, 1e-6, "f", 2);
+    near_rel((double)f[63], 0.0333762469, 1e-6, "f", 63);
+    for (int i = 64; i < 256; i++)
+        cr_expect_eq(f[i], 0);
+    r.factor = 4;
+    cr_assert_eq(oracle_rope_freq(&r, f, &err), 0);
+    near_rel((double)f[1], 0.947463526 / 4, 1e-6, "f", 1);
+}
+
 Test(oracle_math, simd_gives_the_same_bits)
 {
     float a[1003], b[1003], u[1003];
@@ -276,9 +327,11 @@ Test(oracle_math, simd_gives_the_same_bits)
     }
     oracle_exp_block(a, 1003, 0.3f);
     oracle_act_mul(ACT_SILU, a, u, 1003);
+    oracle_act_mul(ACT_GELU_TANH, a, u, 1003);
     cpu_mask(0);
     oracle_exp_block(b, 1003, 0.3f);
     oracle_act_mul(ACT_SILU, b, u, 1003);
+    oracle_act_mul(ACT_GELU_TANH, b, u, 1003);
     cr_assert_eq(memcmp(a, b, sizeof(a)), 0);
 }
 
