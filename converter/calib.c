@@ -13,6 +13,14 @@
 
 /* Of an importance, this share is the mean of all columns. */
 #define DAMPING 0.05
+/* What the full moments of one layer may take, whatever the machine: the
+ * result must not depend on it. */
+#define FULL_BYTES (UINT64_C(2) << 30)
+
+struct feedback {
+    const struct moment *of;
+    struct qz_moment *m;
+};
 
 struct calib {
     const struct ckpt *ckpt;
@@ -22,6 +30,8 @@ struct calib {
     struct oracle_walk *walk;
     struct moments *moments; /* of step `step` */
     int64_t step;            /* -1: none */
+    struct feedback *feedback;
+    size_t n_feedback, cap_feedback;
     uint64_t tokens;
 };
 
@@ -76,13 +86,24 @@ struct calib *calib_open(const struct ckpt *ckpt, const struct calib_options *o,
     return c;
 }
 
+static void drop_step(struct calib *c)
+{
+    for (size_t i = 0; i < c->n_feedback; i++)
+        qz_moment_free(c->feedback[i].m);
+    c->n_feedback = 0;
+    moments_free(c->moments);
+    c->moments = NULL;
+    c->step = -1;
+}
+
 void calib_close(struct calib *c)
 {
     if (!c)
         return;
+    drop_step(c);
+    mem_free(c->feedback);
     oracle_walk_free(c->walk);
     oracle_free(c->oracle);
-    moments_free(c->moments);
     prompts_release(&c->prompts);
     mem_free(c);
 }
@@ -118,7 +139,7 @@ static int next_step(struct calib *c, bool gather, struct err *e)
                  (uint64_t)c->ckpt->hp.layers, "layers");
     if (!gather)
         return oracle_walk_step(c->walk, NULL, e);
-    c->moments = moments_new(c->o.par, c->o.full_bytes, e);
+    c->moments = moments_new(c->o.par, c->o.full ? FULL_BYTES : 0, e);
     if (!c->moments)
         return -1;
     watch = moments_watch(c->moments);
@@ -135,9 +156,7 @@ static int need_step(struct calib *c, int64_t step, struct err *e)
         return 0;
     if (!c->walk && open_walk(c, e))
         return -1;
-    moments_free(c->moments);
-    c->moments = NULL;
-    c->step = -1;
+    drop_step(c);
     if (oracle_walk_at(c->walk) > step &&
         !oracle_walk_back(c->walk, 0, oracle_walk_stream(c->walk)))
         BUG("a walk that cannot begin anew");
@@ -158,6 +177,48 @@ int calib_moment(struct calib *c, const char *tensor, uint64_t row,
     if (need_step(c, step, e))
         return -1;
     *out = moments_find(c->moments, tensor, row);
+    return 0;
+}
+
+/* Prepares a full moment; its sums become sums per token fed. */
+static int add_feedback(struct calib *c, const struct moment *of, struct err *e)
+{
+    float share = (float)((double)of->tokens / (double)c->tokens), *h;
+    struct feedback f = { .of = of };
+
+    if (mem_grow((void **)&c->feedback, &c->cap_feedback, c->n_feedback,
+                 sizeof(f), e))
+        return -1;
+    h = moments_take_full(c->moments, of);
+    if (h) {
+        for (size_t i = 0; i < of->width * of->width; i++)
+            h[i] *= share;
+        f.m = qz_moment_new(h, of->width, c->o.par, e);
+        if (!f.m)
+            return -1;
+    }
+    c->feedback[c->n_feedback++] = f;
+    return 0;
+}
+
+int calib_feedback(struct calib *c, const char *tensor, uint64_t row,
+                   const struct qz_moment **out, struct err *e)
+{
+    const struct moment *m;
+
+    *out = NULL;
+    if (calib_moment(c, tensor, row, &m, e))
+        return -1;
+    if (!m)
+        return 0;
+    for (size_t i = 0; i < c->n_feedback; i++)
+        if (c->feedback[i].of == m) {
+            *out = c->feedback[i].m;
+            return 0;
+        }
+    if (add_feedback(c, m, e))
+        return err_in(e, "calibration of '%s'", tensor);
+    *out = c->feedback[c->n_feedback - 1].m;
     return 0;
 }
 

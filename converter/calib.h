@@ -12,11 +12,12 @@
 #include "converter/base/log.h"
 #include "models/moments.h"
 #include "models/weights.h"
+#include "quant/moment.h"
 
 struct calib;
 struct calib_options {
-    const char *tokens;  /* file, as prompts_read takes it */
-    uint64_t full_bytes; /* for full moments of a layer; 0: diagonals only */
+    const char *tokens; /* file, as prompts_read takes it */
+    bool full;          /* full moments, for error feedback */
     struct par *par;
     const struct log *log;
 };
@@ -30,6 +31,11 @@ uint64_t calib_tokens(const struct calib *c);
  * reached it. Valid until one of another layer is asked for. */
 int calib_moment(struct calib *c, const char *tensor, uint64_t row,
                  const struct moment **out, struct err *e) ATTR_MUST_USE;
+/* The same prepared for error feedback, as long as it is valid. An expert
+ * counts for the tokens that reached it. *out NULL: no token did, or the
+ * moment is too large to be kept. */
+int calib_feedback(struct calib *c, const char *tensor, uint64_t row,
+                   const struct qz_moment **out, struct err *e) ATTR_MUST_USE;
 /* Importances of rows [row, row + n) of a constant: the sum of squares of each
  * column's input per token fed, with a share of its matrix's mean, so that no
  * column counts for nothing. 0 where no token came. */

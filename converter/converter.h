@@ -25,6 +25,7 @@ enum cv_method {
     CV_KMEANS,     /* least squared error */
     CV_IMPORTANCE, /* least error by a file's importances */
     CV_CALIB,      /* least error by the mean squares of the inputs */
+    CV_GPTQ,       /* least error in the output, by the inputs' moments */
 };
 const char *cv_method_name(enum cv_method m);
 bool cv_method_by_name(const char *name, enum cv_method *out);
@@ -51,6 +52,7 @@ struct cv_options {
     int stream_exp;        /* the residual stream times 2^stream_exp */
     const char *tokens; /* a further input file: never replaced. NULL: none */
     const char *calib;  /* token file; NULL: no calibration */
+    bool gptq;          /* error feedback; needs calib */
     const char *importance; /* safetensors: what each weight counts for; NULL */
     const struct log *log;
     struct par *par;

@@ -567,6 +567,7 @@ static void judge_weights(struct gate_result *r)
         return;
     check(r, "weights_misplaced", (double)w->misplaced, false, 0);
     check(r, "weights_gain_error", w->gain_error, false, GATE_GAIN_ERROR);
+    check(r, "weights_excess", w->excess, false, GATE_EXCESS);
 }
 
 static void judge(struct gate *g)

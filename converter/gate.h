@@ -62,11 +62,15 @@ struct gate_weights {
     uint64_t missing;   /* rows that no constant holds */
     uint64_t differ;    /* plain elements that are not the rounded value */
     uint64_t misplaced; /* palettized: the table has a nearer entry */
+    double excess;      /* error feedback: greatest squared error of a constant
+                           over that of the nearest entries */
     double gain_error;  /* largest |<w, q> / <q, q> - 1| of a table */
     char first[256];    /* where the first fault lies */
 };
 /* Entries are means but for their rounding to fp16. */
 #define GATE_GAIN_ERROR 0.002
+/* Feedback pays with larger errors of single weights, up to a point. */
+#define GATE_EXCESS 16
 #define GATE_MAX_CHECKS 32
 struct gate_result {
     enum gate_verdict verdict;

@@ -22,6 +22,7 @@ struct block {
     uint64_t wrong; /* elements */
     uint64_t first; /* index of the first of them within the piece */
     double ww, wq, qq;
+    double error, least; /* squared; of the nearest entries */
 };
 
 struct worker {
@@ -116,6 +117,17 @@ static void borders(const float *x, int n, double *lo, double *hi)
     }
 }
 
+/* From x to the nearest entry of a sorted table. */
+static double nearest_distance(const float *table, int k, double x)
+{
+    int at = find(table, k, (float)x);
+    double d = fabs(x - (double)table[at]);
+
+    if (at > 0)
+        d = fmin(d, fabs(x - (double)table[at - 1]));
+    return at + 1 < k ? fmin(d, fabs(x - (double)table[at + 1])) : d;
+}
+
 static void note(struct block *b, uint64_t at)
 {
     if (!b->wrong++)
@@ -138,8 +150,14 @@ static int palettized(const struct piece_job *j, uint64_t group, uint64_t first,
         double x = (double)w->want[i], q = (double)w->have[i];
         int at = find(table, k, w->have[i]);
 
-        if (!(x >= lo[at] && x <= hi[at])) /* NaN is wrong */
+        if (j->piece.method == CV_GPTQ) {
+            double near = nearest_distance(table, k, x);
+
+            b->least += near * near;
+            b->error += (x - q) * (x - q);
+        } else if (!(x >= lo[at] && x <= hi[at])) { /* NaN is wrong */
             note(b, first + i);
+        }
         b->ww += x * x;
         b->wq += x * q;
         b->qq += q * q;
@@ -211,6 +229,19 @@ static void where(struct gate_weights *out, const struct piece_job *j,
                  p->tensor, p->row + at / p->cols, at % p->cols, p->name);
 }
 
+/* Of a whole constant; NaN comes out as it is. */
+static double excess(const struct piece_job *j)
+{
+    double error = 0, least = 0, ww = 0;
+
+    for (uint64_t i = 0; i < j->piece.groups * j->per_group; i++) {
+        error += j->blocks[i].error;
+        least += j->blocks[i].least;
+        ww += j->blocks[i].ww;
+    }
+    return error / (least + ww * 0x1p-22 + 0x1p-60);
+}
+
 static void gather(struct gate_weights *out, const struct piece_job *j)
 {
     const struct source_piece *p = &j->piece;
@@ -221,6 +252,13 @@ static void gather(struct gate_weights *out, const struct piece_job *j)
         *count += j->blocks[i].wrong;
         if (j->blocks[i].wrong)
             where(out, j, j->blocks[i].first);
+    }
+    if (p->bits < 16 && p->method == CV_GPTQ) {
+        double v = excess(j);
+
+        if (!(v <= GATE_EXCESS))
+            where(out, j, 0);
+        metrics_keep_max(&out->excess, v);
     }
     /* Entries of weighted clusters are means by weights that nobody here
      * knows. */

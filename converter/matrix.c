@@ -77,6 +77,25 @@ static int read_importance(void *cookie, uint64_t row, uint64_t n, float *dst,
                : importance_rows(m->job->importance, m->source, row, n, dst, e);
 }
 
+/* Tiles are as wide as the tensor: one, or one of each expert. */
+static int read_moment(void *cookie, uint64_t row, uint64_t col, uint64_t *n,
+                       const struct qz_moment **out, struct err *e)
+{
+    const struct cv_matrix *m = cookie;
+    const struct need *nd = weights_need(m->source);
+    uint64_t run, at;
+
+    at = weights_place(m->source, row * m->rows.cols + col, &run);
+    *n = nd->dims[nd->rank - 1];
+    BUG_UNLESS(at % *n == 0);
+    if (calib_feedback(m->job->calib, m->source->origin->tensor, at / *n, out,
+                       e))
+        return -1;
+    if (*out && (*out)->width != *n)
+        *out = NULL;
+    return 0;
+}
+
 /* What rows were read from names the tensor itself. */
 static int in_tensor(const struct cv_matrix *p, struct err *e)
 {
@@ -194,7 +213,9 @@ enum cv_method cv_method_for(const struct cv_job *j, enum mil_role role)
     if (j->importance)
         return CV_IMPORTANCE;
     /* Calibration does not say which rows of a token table are looked up. */
-    return j->calib && role != MIL_ROLE_EMBEDDING ? CV_CALIB : CV_KMEANS;
+    if (!j->calib || role == MIL_ROLE_EMBEDDING)
+        return CV_KMEANS;
+    return j->opt.gptq ? CV_GPTQ : CV_CALIB;
 }
 
 static void describe_rows(struct cv_matrix *m, const struct weight_raw *raw)
@@ -208,6 +229,8 @@ static void describe_rows(struct cv_matrix *m, const struct weight_raw *raw)
     m->method = cv_method_for(m->job, m->source->role);
     if (m->method != CV_KMEANS)
         m->rows.read_importance = read_importance;
+    if (m->method == CV_GPTQ)
+        m->rows.moment = read_moment;
 }
 
 /* What cannot be stored so is told before anything is written. */

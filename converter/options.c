@@ -18,9 +18,10 @@ void cv_options_init(struct cv_options *o)
     o->expert_limit = 8000000000;
 }
 
-static const char *const methods[] = {
-    [CV_KMEANS] = "kmeans", [CV_IMPORTANCE] = "importance", [CV_CALIB] = "calib"
-};
+static const char *const methods[] = { [CV_KMEANS] = "kmeans",
+                                       [CV_IMPORTANCE] = "importance",
+                                       [CV_CALIB] = "calib",
+                                       [CV_GPTQ] = "gptq" };
 
 const char *cv_method_name(enum cv_method m)
 {

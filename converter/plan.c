@@ -542,6 +542,7 @@ static int plan_sums(struct cv_job *j, struct err *e)
 static int open_guides(struct cv_job *j, struct err *e)
 {
     struct calib_options co = { .tokens = j->opt.calib,
+                                .full = j->opt.gptq,
                                 .par = j->opt.par,
                                 .log = j->opt.log };
 
@@ -549,6 +550,9 @@ static int open_guides(struct cv_job *j, struct err *e)
         return err_set(e, ERR_USAGE,
                        "--importance and --calib both say what a weight "
                        "counts for; one of them is enough");
+    if (j->opt.gptq && !j->opt.calib)
+        return err_set(e, ERR_USAGE,
+                       "--method gptq needs calibration tokens (--calib)");
     if (j->opt.importance)
         j->importance = importance_open(j->opt.importance, &j->ckpt, e);
     if (j->opt.calib)

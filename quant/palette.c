@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "converter/base/mem.h"
-#include "quant/stages.h"
+#include "quant/palette_priv.h"
 
 /* Weights in a block, about. */
 #define BLOCK_WEIGHTS (UINT64_C(1) << 20)
@@ -23,47 +23,6 @@
  * at every width. */
 #define PIECE (UINT64_C(1) << 16)
 #define MAX_COLS (UINT64_C(1) << 27)
-
-/* The first error of one worker. */
-struct failure {
-    uint64_t group; /* UINT64_MAX: none */
-    size_t bad;     /* place in the group of a value that is not finite */
-    uint16_t bits;
-    struct err err;
-};
-
-struct qz_palette {
-    struct qz_source src;
-    int bits;
-    uint32_t k;
-    uint64_t group, group_weights, groups, block_rows, blocks;
-    bool large;
-    struct par *par;
-    int workers;
-    struct qz_scratch **scratch; /* one per worker */
-    struct failure *failures;    /* one per worker */
-
-    f16_t *tables;
-    uint8_t *done; /* per group: its table is there */
-    struct qz_stats stats;
-
-    /* Only while something is read: see need_work. */
-    bool working;
-    uint64_t block;       /* the one in `packed`; `blocks` if none */
-    uint64_t first_group; /* of the block in work */
-    uint64_t weights;     /* in the block in work */
-    uint16_t *values;
-    float *importance; /* of the values; NULL: all alike */
-    uint8_t *indices, *packed;
-    struct qz_result *results; /* small groups of a block */
-
-    /* Large groups: counts of all rows, spans of the workers, and the group
-     * whose thresholds are in scratch[0]. */
-    uint64_t *wide;
-    struct qz_span *spans;
-    uint64_t nearest_group;
-    float scale; /* of its importances */
-};
 
 /* Every finite key, for thresholds of values not known yet. */
 static struct qz_span any_span(enum qz_format f)
@@ -160,6 +119,8 @@ static int get_work(struct qz_palette *p, struct err *e)
     if (p->src.read_importance != NULL &&
         (p->importance = mem_alloc(block, sizeof *p->importance, e)) == NULL)
         return -1;
+    if (p->src.moment != NULL && palette_feed_new(p, e))
+        return -1;
     if (!p->large) {
         p->results = mem_alloc((size_t)(p->block_rows / p->group),
                                sizeof *p->results, e);
@@ -190,6 +151,7 @@ static void drop_work(struct qz_palette *p)
     mem_free(p->results);
     mem_free(p->wide);
     mem_free(p->spans);
+    palette_feed_free(p);
     p->scratch = NULL;
     p->failures = NULL;
     p->values = NULL;
@@ -246,6 +208,7 @@ void qz_palette_free(struct qz_palette *p)
     drop_work(p);
     mem_free(p->tables);
     mem_free(p->done);
+    mem_free(p->counted);
     mem_free(p);
 }
 
@@ -305,7 +268,7 @@ static void do_groups(void *arg, uint64_t begin, uint64_t end, int worker)
         f16_t *table = p->tables + g * p->k;
         struct err err = ERR_INIT;
 
-        if (p->done[g]) {
+        if (p->done[g] && p->src.moment == NULL) {
             qz_nearest_set(s->nearest, table, p->bits, p->src.format,
                            p->src.scale_exp, &any);
             qz_nearest_map(s->nearest, p->indices + i * n, v, n);
@@ -366,6 +329,11 @@ static int small_block(struct qz_palette *p, uint64_t row, uint64_t rows,
     par_for(p->par, n, PIECE / 8 / p->group_weights + 1, do_groups, p);
     if (first_failure(p, e))
         return -1;
+    if (p->src.moment != NULL) {
+        if (palette_feed_tiles(p, row, rows, e))
+            return -1;
+        palette_feed_groups(p, n);
+    }
     for (i = 0; i < n; i++) {
         if (!p->done[p->first_group + i])
             add_stats(p, &p->results[i]);
@@ -539,9 +507,13 @@ static int large_table(struct qz_palette *p, uint64_t g, struct err *e)
     if (qz_table(s, &span, p->src.format, p->src.scale_exp, p->bits,
                  p->tables + g * p->k, &result, e))
         return report_group(p, g, e);
-    if (p->importance != NULL && weighted_errors(p, g, &result, e))
-        return -1;
-    add_stats(p, &result);
+    if (p->src.moment != NULL) {
+        p->stats.groups++; /* its figures come with the codes */
+    } else {
+        if (p->importance != NULL && weighted_errors(p, g, &result, e))
+            return -1;
+        add_stats(p, &result);
+    }
     p->done[g] = 1;
     return 0;
 }
@@ -549,14 +521,16 @@ static int large_table(struct qz_palette *p, uint64_t g, struct err *e)
 static int large_block(struct qz_palette *p, uint64_t row, uint64_t rows,
                        struct err *e)
 {
-    uint64_t end = row + rows, n, g;
+    uint64_t first = row, end = row + rows, n, g;
     uint8_t *indices = p->indices;
     uint16_t *values = p->values;
 
     for (g = row / p->group; g * p->group < end; g++)
         if (large_table(p, g, e))
             return -1;
-    if (p->src.read_rows(p->src.cookie, row, rows, p->values, e))
+    if (p->src.moment != NULL
+            ? read_block(p, row, rows, e) || palette_feed_tiles(p, row, rows, e)
+            : p->src.read_rows(p->src.cookie, row, rows, p->values, e))
         return -1;
     /* The pieces of each group that has rows here. */
     for (; row < end; row += n) {
@@ -570,6 +544,14 @@ static int large_block(struct qz_palette *p, uint64_t row, uint64_t rows,
     }
     p->values = values;
     p->indices = indices;
+    for (row = first; p->src.moment != NULL && row < end; row += n) {
+        g = row / p->group;
+        n = (g + 1) * p->group < end ? (g + 1) * p->group - row : end - row;
+        palette_feed_part(p, row - first, n, g,
+                          !p->counted[first / p->block_rows]);
+    }
+    if (p->src.moment != NULL)
+        p->counted[first / p->block_rows] = 1;
     return 0;
 }
 

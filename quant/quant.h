@@ -7,8 +7,10 @@
  * ascending, and one index per weight. The partition is the exact optimum of
  * the sum of squared errors over the group's values (equal values aggregated
  * first, which loses nothing), then centroids are rounded to fp16 and every
- * value re-assigned to the nearest rounded centroid. The result depends on
- * the values alone: never on thread count, SIMD level or block size.
+ * value re-assigned to the nearest rounded centroid. With importances the
+ * errors are weighted, with second moments of the inputs indices and tables
+ * go for the least error in the output. The result depends on the values
+ * alone: never on thread count, SIMD level or block size.
  */
 #ifndef QUANT_QUANT_H
 #define QUANT_QUANT_H
@@ -21,6 +23,7 @@
 #include "converter/base/err.h"
 #include "converter/base/num.h"
 #include "converter/base/par.h"
+#include "quant/moment.h"
 
 /* How the source's 16-bit patterns read. F32 sources are rounded to fp16
  * (nearest even) before clustering; bf16 is never rounded. */
@@ -90,6 +93,14 @@ struct qz_source {
      * NULL: all count alike. */
     int (*read_importance)(void *cookie, uint64_t row, uint64_t n, float *dst,
                            struct err *e);
+    /*
+     * Second moments of the inputs, for error feedback: that of column `col`
+     * of a row (NULL: none) and how many columns from there on are its own
+     * (*n = m->width, at its first column) or have none. They live as long as
+     * the palette. NULL: entries are the nearest ones.
+     */
+    int (*moment)(void *cookie, uint64_t row, uint64_t col, uint64_t *n,
+                  const struct qz_moment **m, struct err *e);
     void *cookie;
 };
 struct qz_palette;
@@ -111,6 +122,7 @@ int qz_palette_read_tables(struct qz_palette *p, uint64_t offset, void *dst,
 struct qz_stats {
     double sse, sum_sq;
     double weighted, weighted_sq; /* by importance */
+    double output, output_sq;     /* by moment; 0: there was none */
     uint64_t groups, weights;
 };
 void qz_palette_stats(const struct qz_palette *p, struct qz_stats *out);

@@ -13,7 +13,7 @@
 struct args {
     const char *hf, *output, *prefix, *chunks;
     const char *lut, *lut_ffn, *lut_head, *lut_embeddings;
-    const char *profile, *tokens, *fp16_scale, *calib, *importance;
+    const char *profile, *fp16_scale, *tokens, *calib, *importance, *method;
     int64_t ctx, batch, max_chunk_mb, head_parts;
     bool plan, no_gate, require_gate, force, strict, tie;
 };
@@ -61,6 +61,10 @@ static int set_options(const struct args *a, struct cv_options *o,
         return -1;
     o->calib = a->calib;
     o->importance = a->importance;
+    o->gptq = a->method && !strcmp(a->method, "gptq");
+    if (a->method && !o->gptq && strcmp(a->method, "kmeans") != 0)
+        return err_set(e, ERR_USAGE, "--method '%s' is neither kmeans nor gptq",
+                       a->method);
     o->ctx = a->ctx;
     o->batch = a->batch;
     o->max_chunk_mb = a->max_chunk_mb;
@@ -231,6 +235,8 @@ int main(int argc, char **argv)
           "BITS[,GROUP]", "token table (none)" },
         { "--calib", NULL, CLI_TEXT, &a.calib, "TOKENS",
           "weight errors by the model's activations on these tokens" },
+        { "--method", NULL, CLI_TEXT, &a.method, "kmeans|gptq",
+          "gptq: error feedback and tables refitted; with --calib" },
         { "--importance", NULL, CLI_TEXT, &a.importance, "FILE",
           "what each weight counts for: safetensors as the checkpoint" },
         { "--strict", NULL, CLI_FLAG, &a.strict, NULL,

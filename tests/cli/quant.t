@@ -21,6 +21,17 @@ test_calibration_of_every_family() {
         rm -r out
     done
 }
+test_error_feedback() {
+    tokens t
+    run anemll-convert --hf "$(tiny)" --ctx 128 --lut 3 --calib t \
+        --method gptq -o out
+    expect_exit 0
+    expect_out "PASS (fp16, "
+    refused 2 "--method gptq" "--calib" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --method gptq -o out2
+    refused 2 "--method 'awq'" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --method awq -o out2
+}
 test_calibration_needs_sound_tokens() {
     echo "1 2 999999" >t
     refused 3 "--calib" "999999" -- \

@@ -13,6 +13,7 @@
 #include "converter/calib.h"
 #include "converter/gate.h"
 #include "converter/importance.h"
+#include "schema/blob.h"
 #include "t_conv.h"
 
 TestSuite(quant_guides, .fini = t_conv_clean);
@@ -287,6 +288,9 @@ Test(quant_guides, importance_files_that_are_refused)
             "importance");
     o.importance = t_conv_path("m/config.json");
     refused(&o, "--importance", "config.json");
+    o.gptq = true;
+    refused(&o, "--method gptq", "--calib");
+    o.gptq = false;
     o.importance = t_conv_path("absent.safetensors");
     refused(&o, "--importance", "absent.safetensors");
     o.calib = t_conv_path("tokens");
@@ -415,6 +419,118 @@ Test(quant_guides, calibrated_packages)
     o.calib = t_conv_path("other");
     t_conv_run(&o, "c/p");
     cr_assert_str_neq(t_conv_differ("a", "c", NULL), "");
+}
+
+/* ---- error feedback ---- */
+
+static enum gate_verdict judge(const char *model, const char *dir,
+                               struct gate_result *r)
+{
+    struct err e = ERR_INIT;
+    struct ckpt c;
+    struct gate_options g = { .package = t_conv_path(dir),
+                              .ckpt = &c,
+                              .profile = RUN_F32 };
+
+    cr_assert_eq(ckpt_open(&c, t_conv_path(model), 0, &e), 0, "%s", e.text);
+    cr_assert_eq(gate_run(&g, r, &e), 0, "%s", e.text);
+    ckpt_close(&c);
+    return r->verdict;
+}
+
+Test(quant_guides, fed_packages)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct err e = ERR_INIT;
+    struct gate_result r;
+    struct cv_options o;
+
+    t_model_write(&m, "m");
+    write_tokens("tokens", 4, 60, 1);
+    o = t_conv_options("m");
+    o.calib = t_conv_path("tokens");
+    t_conv_run(&o, "calib/p");
+    o.gptq = true;
+    t_conv_run(&o, "a/p");
+    cr_assert_str_neq(t_conv_differ("calib", "a", NULL), "");
+    cr_assert_eq(judge("m", "a/p", &r), GATE_PASS, "%s", r.reason);
+    cr_assert_gt(r.weights.excess, 1);
+    for (int threads = 1; threads <= 3; threads += 2)
+        for (int level = 0; level < 2; level++) {
+            o.par = par_new(threads, &e);
+            cpu_mask(level ? ~0u : 0);
+            t_conv_run(&o, "b/p");
+            cpu_mask(~0u);
+            par_free(o.par);
+            cr_assert_str_eq(t_conv_differ("a", "b", NULL), "",
+                             "%d threads, level %d", threads, level);
+            cr_assert_eq(io_remove_tree(t_conv_path("b"), &e), 0);
+        }
+}
+
+/* Rows that choose from blocks, stacked experts, experts side by side. */
+Test(quant_guides, fed_packages_of_experts)
+{
+    struct gate_result r;
+    struct cv_options o;
+
+    t_conv_synth("qwen3_5_moe", "tiny", "m");
+    write_tokens("tokens", 4, 60, 1);
+    o = t_conv_options("m");
+    o.calib = t_conv_path("tokens");
+    o.gptq = true;
+    o.lut_ffn.bits = o.lut_head.bits = 6; /* random weights bear no less */
+    t_conv_run(&o, "p");
+    cr_assert_eq(judge("m", "p", &r), GATE_PASS, "%s", r.reason);
+    cr_assert_gt(r.weights.excess, 1);
+}
+
+/* Where the codes of the file's first matrix are. */
+static uint64_t codes_of(const char *file)
+{
+    struct blob_reader r = BLOB_READER_INIT;
+    struct blob_record rec;
+    struct err e = ERR_INIT;
+    uint64_t next = 0;
+
+    cr_assert_eq(blob_open(&r, t_conv_path(file), &e), 0, "%s", e.text);
+    do
+        cr_assert_eq(blob_next(&r, &next, &rec, &e), 1, "%s", e.text);
+    while (rec.dtype != MIL_U4);
+    blob_close(&r);
+    return rec.data;
+}
+
+/* The oracle on decoded weights shares a wrong code: the comparison of
+ * weights sees it. */
+Test(quant_guides, the_gate_sees_codes_that_no_feedback_gives)
+{
+    const char *file = "p/qwen_FFN_PF_lut4_chunk_01of01.mlpackage/Data/"
+                       "com.apple.CoreML/weights/weight.bin";
+    struct t_model m = t_model_tiny("qwen3");
+    struct gate_result r;
+    struct cv_options o;
+    size_t len;
+    char *text;
+    FILE *f;
+
+    t_model_write(&m, "m");
+    write_tokens("tokens", 4, 60, 1);
+    o = t_conv_options("m");
+    o.calib = t_conv_path("tokens");
+    o.gptq = true;
+    t_conv_run(&o, "p");
+    text = t_conv_text(file, &len);
+    memset(text + codes_of(file), 0, 500);
+    f = fopen(t_conv_path(file), "wb");
+    cr_assert_not_null(f);
+    cr_assert_eq(fwrite(text, 1, len, f), len);
+    fclose(f);
+    mem_free(text);
+    cr_assert_eq(judge("m", "p", &r), GATE_FAIL);
+    cr_assert_gt(r.weights.excess, GATE_EXCESS);
+    cr_assert_not_null(strstr(r.reason, "weights_excess"), "%s", r.reason);
+    cr_assert_not_null(strstr(r.reason, "layers.0."), "%s", r.reason);
 }
 
 Test(quant_guides, tokens_that_are_refused)

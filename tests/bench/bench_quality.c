@@ -1,0 +1,240 @@
+/*
+ * What palettization costs a model: perplexity and KL divergence on tokens
+ * that it was not calibrated on, for every width and method.
+ *
+ *     bench_quality CHECKPOINT CALIB EVAL [WIDTH...]
+ *
+ * CALIB and EVAL are files of token ids. Each package is converted into a
+ * scratch folder; its weights are decoded from the files and run by the
+ * float32 reference, so that the figures are of the weights alone. A WIDTH is
+ * an argument of --lut for layers and LM head, or `budget:BITS`.
+ */
+#define _XOPEN_SOURCE 700 /* mkdtemp */
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "converter/base/io.h"
+#include "converter/base/mem.h"
+#include "converter/converter.h"
+#include "converter/gate.h"
+#include "converter/package_source.h"
+
+#define CHUNK 64 /* tokens whose logits are at hand */
+
+struct bench {
+    struct ckpt ckpt;
+    struct prompts eval;
+    const char *model, *calib;
+    struct par *par;
+    struct oracle *oracle;    /* of the checkpoint */
+    struct oracle_walk *walk; /* over the tokens, at its end */
+    float *want, *have;       /* [CHUNK, vocab] */
+};
+struct figures {
+    double perplexity, kl, top1;
+};
+
+static void need(int rc, const struct err *e)
+{
+    if (!rc)
+        return;
+    fprintf(stderr, "bench_quality: %s\n", e->text);
+    exit(1);
+}
+
+static struct oracle_walk *walk_all(struct bench *b, struct oracle *o)
+{
+    struct oracle_contexts c = { (const int32_t *const *)b->eval.ids,
+                                 b->eval.lengths, b->eval.n };
+    struct err e = ERR_INIT;
+    struct oracle_walk *w = oracle_walk_new(o, &c, &e);
+
+    need(w ? 0 : -1, &e);
+    while (oracle_walk_at(w) <= b->ckpt.hp.layers)
+        need(oracle_walk_step(w, NULL, &e), &e);
+    return w;
+}
+
+static struct oracle *new_oracle(struct bench *b,
+                                 const struct tensor_source *src)
+{
+    struct oracle_options oo = { .par = b->par, .max_positions = 1 };
+    struct err e = ERR_INIT;
+    struct oracle *o;
+
+    for (size_t i = 0; i < b->eval.n; i++)
+        if ((int64_t)b->eval.lengths[i] > oo.max_positions)
+            oo.max_positions = (int64_t)b->eval.lengths[i];
+    o = oracle_new(&b->ckpt.hp, src, &oo, &e);
+    need(o ? 0 : -1, &e);
+    return o;
+}
+
+/* log of the sum of exponentials. */
+static double log_sum(const float *x, size_t n, size_t *best)
+{
+    double max = -INFINITY, sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        if ((double)x[i] > max) {
+            max = (double)x[i];
+            *best = i;
+        }
+    for (size_t i = 0; i < n; i++)
+        sum += exp((double)x[i] - max);
+    return max + log(sum);
+}
+
+/* One position; `next` is the token that follows, or -1. */
+static void add_position(const float *want, const float *have, size_t n,
+                         int32_t next, struct figures *f)
+{
+    size_t bw = 0, bh = 0;
+    double lw = log_sum(want, n, &bw), lh = log_sum(have, n, &bh), kl = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        double p = (double)want[i] - lw, q = (double)have[i] - lh;
+
+        kl += exp(p) * (p - q);
+    }
+    f->kl += kl;
+    f->top1 += bw == bh;
+    if (next >= 0)
+        f->perplexity += lh - (double)have[next];
+}
+
+static struct figures compare(struct bench *b, struct oracle_walk *w)
+{
+    size_t vocab = (size_t)b->ckpt.hp.vocab, all = oracle_walk_tokens(w);
+    size_t context = 0, at = 0, followed = 0;
+    struct figures f = { 0, 0, 0 };
+    struct err e = ERR_INIT;
+
+    for (size_t done = 0; done < all; done += CHUNK) {
+        size_t n = all - done < CHUNK ? all - done : CHUNK;
+
+        need(oracle_walk_logits(b->walk, done, n, b->want, &e), &e);
+        need(oracle_walk_logits(w, done, n, b->have, &e), &e);
+        for (size_t i = 0; i < n; i++) {
+            bool last = at + 1 == b->eval.lengths[context];
+
+            add_position(b->want + i * vocab, b->have + i * vocab, vocab,
+                         last ? -1 : b->eval.ids[context][at + 1], &f);
+            followed += !last;
+            at = last ? 0 : at + 1;
+            context += last;
+        }
+    }
+    f.perplexity = exp(f.perplexity / (double)followed);
+    f.kl /= (double)all;
+    f.top1 *= 100 / (double)all;
+    return f;
+}
+
+/* Bits per weight of layers and LM head, tables included. */
+static double achieved(const struct cv_job *j)
+{
+    double bits = 0, weights = 0;
+
+    for (size_t i = 1; i < j->n_parts; i++) {
+        bits += 8 * (double)j->parts[i].weight_bytes;
+        weights += (double)j->parts[i].weights;
+    }
+    return weights > 0 ? bits / weights : 16;
+}
+
+static void measure(struct bench *b, const char *width, const char *method)
+{
+    char dir[] = "/tmp/anemll-quality-XXXXXX", out[64];
+    struct run_options ro = { RUN_F32, b->par };
+    struct err e = ERR_INIT;
+    struct cv_options o;
+    struct cv_job j;
+    struct package *p;
+    struct package_source *s;
+    struct tensor_source src;
+    struct oracle *oracle;
+    struct oracle_walk *w;
+    struct figures f;
+
+    cv_options_init(&o);
+    o.model = b->model;
+    o.par = b->par;
+    need(mkdtemp(dir) ? 0 : -1, &e);
+    snprintf(out, sizeof(out), "%s/p", dir);
+    o.output = out;
+    need(cv_lut_parse("width", width, &o.lut_ffn, &e), &e);
+    o.lut_head = o.lut_ffn;
+    o.calib = strcmp(method, "kmeans") ? b->calib : NULL;
+    o.gptq = !strcmp(method, "gptq");
+    need(cv_job_open(&j, &o, false, &e), &e);
+    need(cv_convert(&j, NULL, &e), &e);
+    p = package_open(out, &ro, &e);
+    need(p ? 0 : -1, &e);
+    s = package_source_open(p, &b->ckpt, &e);
+    need(s ? 0 : -1, &e);
+    src = package_source_tensors(s);
+    oracle = new_oracle(b, &src);
+    w = walk_all(b, oracle);
+    f = compare(b, w);
+    printf("%-10s %-8s %6.3f  %9.4f  %8.5f  %6.2f\n", width, method,
+           achieved(&j), f.perplexity, f.kl, f.top1);
+    fflush(stdout);
+    oracle_walk_free(w);
+    oracle_free(oracle);
+    package_source_close(s);
+    package_close(p);
+    cv_job_close(&j);
+    need(io_remove_tree(dir, &e), &e);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const widths[] = { "8", "6", "4", "3", "2" };
+    static const char *const methods[] = { "kmeans", "calib", "gptq" };
+    struct bench b = { 0 };
+    struct err e = ERR_INIT;
+    struct tensor_source src;
+    size_t vocab;
+    int n = argc > 4 ? argc - 4 : 5;
+
+    if (argc < 4) {
+        fprintf(stderr,
+                "usage: bench_quality CHECKPOINT CALIB EVAL [WIDTH...]\n");
+        return 2;
+    }
+    b.model = argv[1];
+    b.calib = argv[2];
+    b.par = par_new(0, &e);
+    need(b.par ? 0 : -1, &e);
+    need(ckpt_open(&b.ckpt, b.model, 0, &e), &e);
+    need(prompts_read(&b.eval, argv[3], b.ckpt.hp.vocab, &e), &e);
+    vocab = (size_t)b.ckpt.hp.vocab;
+    b.want = mem_alloc(CHUNK * vocab, sizeof(float), &e);
+    b.have = mem_alloc(CHUNK * vocab, sizeof(float), &e);
+    need(b.want && b.have ? 0 : -1, &e);
+    src = ckpt_source(&b.ckpt);
+    b.oracle = new_oracle(&b, &src);
+    b.walk = walk_all(&b, b.oracle);
+    printf("%s, %zu tokens\n%-10s %-8s %6s  %9s  %8s  %6s\n",
+           io_basename(b.model), oracle_walk_tokens(b.walk), "width", "method",
+           "bits", "perplex.", "KL", "top-1");
+    printf("%-10s %-8s %6.3f  %9.4f\n", "-", "-", 16.0,
+           compare(&b, b.walk).perplexity);
+    measure(&b, "none", "kmeans");
+    for (int i = 0; i < n; i++)
+        for (size_t m = 0; m < 3; m++)
+            measure(&b, argc > 4 ? argv[4 + i] : widths[i], methods[m]);
+    oracle_walk_free(b.walk);
+    oracle_free(b.oracle);
+    prompts_release(&b.eval);
+    ckpt_close(&b.ckpt);
+    mem_free(b.want);
+    mem_free(b.have);
+    par_free(b.par);
+    return 0;
+}
