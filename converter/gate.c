@@ -299,16 +299,29 @@ static int step(struct gate *g, uint64_t n, struct err *e)
                                     : 0;
 }
 
+/* Tokens that the prefill pass feeds one by one at first: prompts that end
+ * before the context does have their batches at positions that are no
+ * multiples of it, and what infer leaves behind is read by prefill too. */
+static int64_t lead_of(const struct gate *g, int64_t n)
+{
+    int64_t lead = g->batch < 10 ? g->batch / 2 : 5;
+
+    return n < g->ctx && n >= lead + g->batch ? lead : 0;
+}
+
 /* Row of the prefill pass that position `at` has, or -1. */
 static int64_t pre_index(const struct gate *g, int64_t n, int64_t at)
 {
-    int64_t full = n / g->batch * g->batch;
+    int64_t lead = lead_of(g, n), full;
 
+    n -= lead;
+    at -= lead;
+    full = n / g->batch * g->batch;
     if (g->batch == 1 || !package_meta(g->pkg)->prefill_last_token_output)
         return at >= full && g->batch > 1 ? at - full : -1;
     if (at >= full)
         return n / g->batch + at - full;
-    return (at + 1) % g->batch == 0 ? at / g->batch : -1;
+    return at >= 0 && (at + 1) % g->batch == 0 ? at / g->batch : -1;
 }
 
 /* Full batches through prefill, the rest through infer; logits where there
@@ -316,7 +329,8 @@ static int64_t pre_index(const struct gate *g, int64_t n, int64_t at)
 static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
                         struct err *e)
 {
-    int64_t rows = n / g->batch + n % g->batch;
+    int64_t lead = lead_of(g, n);
+    int64_t rows = (n - lead) / g->batch + (n - lead) % g->batch;
 
     mem_free(g->pre_rows);
     g->pre_rows = mem_alloc((size_t)(rows * g->vocab), sizeof(float), e);
@@ -325,7 +339,7 @@ static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
     /* Rows of the prompt before must not show. */
     package_restart(g->pkg);
     for (int64_t p = 0; p < n;) {
-        int64_t m = p + g->batch <= n ? g->batch : 1;
+        int64_t m = p >= lead && p + g->batch <= n ? g->batch : 1;
         int64_t k = pre_index(g, n, p + m - 1);
 
         if (package_feed(g->pkg, ids + p, (size_t)m, true,
