@@ -103,7 +103,7 @@ static void look_up(const unsigned char *p, uint64_t at, unsigned bits,
             dst[i + j] = table[v & mask];
     }
     for (; i < n; i++, at += bits)
-        dst[i] = table[load_le16(p + at / 8) >> at % 8 & mask];
+        dst[i] = table[(unsigned)load_le16(p + at / 8) >> at % 8 & mask];
 }
 
 static int read_lut(const struct run_const *k, int64_t first, int64_t n,
