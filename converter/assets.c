@@ -501,7 +501,7 @@ static int check_ids(struct assets *a, const struct added_list *l,
 /* ---- classes ---- */
 
 /* Classes of the Swift tokenizer library, with or without "Fast". */
-static bool swift_knows(const char *cls)
+bool assets_swift_knows(const char *cls)
 {
     static const char *const known[] = {
         "BertTokenizer",   "CodeGenTokenizer", "CodeLlamaTokenizer",
@@ -542,10 +542,10 @@ static int choose_class(struct assets *a, struct err *e)
         has_type(js_get(tokenizer_root(a), "pre_tokenizer"), "ByteLevel"))
         chosen = "PreTrainedTokenizerFast";
     if (js_string(js_get(js_root(a->ckpt->config), "tokenizer_class"), &cls) &&
-        swift_knows(cls))
+        assets_swift_knows(cls))
         chosen = cls;
     if (js_string(config_member(a, "tokenizer_class"), &cls) &&
-        swift_knows(cls))
+        assets_swift_knows(cls))
         chosen = cls;
     a->class = mem_strdup(chosen, e);
     return a->class ? 0 : -1;

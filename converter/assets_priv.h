@@ -48,6 +48,9 @@ const struct assets_file *assets_file_at(size_t i); /* NULL behind the last */
 /* Fills template, template_listed and named. */
 int assets_choose_template(struct assets *a, struct err *e) ATTR_MUST_USE;
 
+/* Whether the Swift tokenizer library has the class. */
+bool assets_swift_knows(const char *cls);
+
 /* splice_rule: the member holds a place on somebody's machine. */
 bool assets_names_a_place(const char *key, const struct js_node *value);
 

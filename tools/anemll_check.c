@@ -1,20 +1,22 @@
 /*
- * anemll-check: is this directory sound? A package is compared with a
- * checkpoint by the gate; a checkpoint is judged, or run by the oracle.
+ * anemll-check: is this directory sound? A package is linted, or compared with
+ * a checkpoint by the gate; a checkpoint is judged, or run by the oracle.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "converter/base/io.h"
 #include "converter/base/mem.h"
+#include "converter/device_plan.h"
 #include "converter/gate.h"
+#include "converter/lint.h"
 #include "converter/meta.h"
 #include "converter/package_run.h"
 #include "tools/cli.h"
 
 struct args {
     const char *dir, *hf, *tokens, *logits, *profile;
-    bool tie;
+    bool tie, plan, rules;
 };
 
 static int print_gate(struct cli *c, const struct args *a,
@@ -64,6 +66,121 @@ static int check_package(struct cli *c, const struct args *a, struct err *e)
     if (a->hf)
         ckpt_close(&ckpt);
     return rc ? cli_fail(c, e) : print_gate(c, a, &r);
+}
+
+/* Without a checkpoint: the lint. */
+static int check_form(struct cli *c, const struct args *a, struct err *e)
+{
+    struct lint_report r;
+    struct buf out = BUF_INIT;
+    struct js_writer w;
+    int code;
+
+    if (lint_package(a->dir, &r, e))
+        return cli_fail(c, e);
+    js_w_init(&w, &out);
+    if (c->json)
+        lint_json(&r, &w, NULL);
+    else
+        lint_text(&r, a->dir, &out);
+    if (c->json)
+        buf_puts(&out, "\n");
+    cli_print(&out);
+    code = r.errors ? EXIT_CHECK_FAILED : EXIT_DONE;
+    buf_release(&out);
+    lint_release(&r);
+    return code;
+}
+
+static bool is_model(const char *path)
+{
+    static const char *const ends[] = { ".mlpackage", ".mlmodelc", ".mlmodel" };
+    size_t n = strlen(path);
+
+    while (n && path[n - 1] == '/')
+        n--;
+    for (size_t i = 0; i < 3; i++) {
+        size_t k = strlen(ends[i]);
+
+        if (n > k && !memcmp(path + n - k, ends[i], k))
+            return true;
+    }
+    return false;
+}
+
+static int plan_model(const char *path, bool json, struct js_writer *w,
+                      struct buf *out, struct err *e)
+{
+    struct pkg *p = pkg_open_raw(path, e);
+    int rc = -1;
+
+    if (p)
+        rc = json ? dev_plan_json(p, w, e) : dev_plan_text(p, out, e);
+    pkg_close(p);
+    return rc;
+}
+
+/* The sources of a folder: compiled forms say the same. */
+static int plan_folder(const char *dir, bool json, struct js_writer *w,
+                       struct buf *out, struct err *e)
+{
+    char **names;
+    size_t n, seen = 0;
+    int rc = io_list(dir, &names, &n, e);
+
+    if (rc)
+        return -1;
+    for (size_t i = 0; !rc && i < n; i++) {
+        char *path = is_model(names[i]) && strstr(names[i], ".mlpackage")
+                         ? io_join(dir, names[i], e)
+                         : NULL;
+
+        if (path)
+            rc = plan_model(path, json, w, out, e);
+        seen += path != NULL;
+        mem_free(path);
+    }
+    io_list_free(names, n);
+    return rc || seen ? rc
+                      : err_set(e, ERR_INPUT, "'%s' holds no .mlpackage", dir);
+}
+
+static int show_plan(struct cli *c, const struct args *a, struct err *e)
+{
+    struct buf out = BUF_INIT;
+    struct js_writer w;
+    int rc;
+
+    js_w_init(&w, &out);
+    if (c->json) {
+        js_w_object(&w, NULL);
+        js_w_uint(&w, "schema", 1);
+        js_w_string(&w, "kind", "plan");
+        js_w_array(&w, "models", false);
+    }
+    rc = is_model(a->dir) ? plan_model(a->dir, c->json, &w, &out, e)
+                          : plan_folder(a->dir, c->json, &w, &out, e);
+    if (c->json && !rc) {
+        js_w_end(&w);
+        js_w_end(&w);
+        buf_puts(&out, "\n");
+    }
+    if (!rc)
+        cli_print(&out);
+    buf_release(&out);
+    return rc ? cli_fail(c, e) : EXIT_DONE;
+}
+
+static int show_rules(void)
+{
+    struct buf out = BUF_INIT;
+
+    lint_rules_text(&out);
+    buf_puts(&out, "\n");
+    dev_rules_text(&out);
+    cli_print(&out);
+    buf_release(&out);
+    return EXIT_DONE;
 }
 
 static void print_checkpoint(struct cli *c, const struct ckpt *k)
@@ -125,14 +242,21 @@ static int check_checkpoint(struct cli *c, const struct args *a, struct err *e)
 static int run(struct cli *c, const struct args *a)
 {
     struct err e = ERR_INIT;
-    char *meta = io_join(a->dir, "meta.yaml", &e);
     bool package;
 
-    if (!meta)
+    if (a->plan) {
+        if (a->hf || a->tokens || a->logits || a->profile)
+            return cli_usage(c, "--plan runs nothing: it takes no --hf, "
+                                "--tokens, --logits or --profile");
+        return show_plan(c, a, &e);
+    }
+    if (lint_is_package(a->dir, &package, &e))
         return cli_fail(c, &e);
-    package = io_exists(meta);
-    mem_free(meta);
-    return package ? check_package(c, a, &e) : check_checkpoint(c, a, &e);
+    if (!package)
+        return check_checkpoint(c, a, &e);
+    return a->hf || a->tokens || a->logits || a->profile
+               ? check_package(c, a, &e)
+               : check_form(c, a, &e);
 }
 
 int main(int argc, char **argv)
@@ -147,21 +271,29 @@ int main(int argc, char **argv)
           "write oracle.N and package.N [T, V] float32 (safetensors)" },
         { "--profile", NULL, CLI_TEXT, &a.profile, "f32|fp16|ane",
           "numeric profile of the runtime (fp16)" },
+        { "--plan", NULL, CLI_FLAG, &a.plan, NULL,
+          "per operation: what the Neural Engine is known to refuse or to "
+          "compute badly" },
+        { "--rules", NULL, CLI_FLAG, &a.rules, NULL,
+          "print what the lint and --plan look for" },
         { "--tie", NULL, CLI_FLAG, &a.tie, NULL,
           "use the embedding as LM head although the config does not" },
         { NULL, NULL, CLI_FLAG, NULL, NULL, NULL }
     };
     struct cli c = { .tool = "anemll-check",
                      .usage = "DIR [options]",
-                     .about = "Checks a package against its checkpoint, "
-                              "position by position, or judges a checkpoint.",
+                     .about = "Lints a package, compares it with its "
+                              "checkpoint position by position, or judges a\n"
+                              "checkpoint.",
                      .options = options,
                      .max_positional = 1 };
     int code = cli_begin(&c, argc, argv);
 
     if (code >= 0)
         return cli_end(&c, code);
-    if (!c.n_positional)
+    if (a.rules)
+        code = show_rules();
+    else if (!c.n_positional)
         code = cli_usage(&c, "no directory given");
     else {
         a.dir = c.positional[0];

@@ -8,6 +8,7 @@
 #include "converter/base/num.h"
 #include "converter/converter.h"
 #include "converter/gate.h"
+#include "converter/lint.h"
 #include "tools/cli.h"
 
 struct args {
@@ -18,13 +19,14 @@ struct args {
     bool plan, no_gate, require_gate, force, strict, tie;
 };
 
-/* What the gate of a conversion needs and yields. */
+/* What gate and lint of a conversion need and yield. */
 struct verify {
     struct cli *cli;
     const struct args *args;
     const struct cv_job *job;
     struct gate_result result;
-    bool ran;
+    bool ran; /* the gate */
+    struct lint_report lint;
 };
 
 static int set_lut(const char *option, const char *text, struct cv_lut *out,
@@ -115,10 +117,9 @@ static int show_plan(struct cli *c, const struct cv_job *j)
     return EXIT_DONE;
 }
 
-/* The gate opens the staged package from disk, like any reader. */
-static int verify(void *cookie, const char *dir, bool *keep, struct err *e)
+/* Gate and lint open the staged package from disk, like any reader. */
+static int run_gate(struct verify *v, const char *dir, struct err *e)
 {
-    struct verify *v = cookie;
     struct gate_options g = { .package = dir,
                               .ckpt = &v->job->ckpt,
                               .profile = RUN_FP16,
@@ -132,7 +133,23 @@ static int verify(void *cookie, const char *dir, bool *keep, struct err *e)
     if (gate_run(&g, &v->result, e) || gate_write(dir, &v->result, e))
         return err_in(e, "gate");
     v->ran = true;
-    *keep = v->result.verdict == GATE_PASS || !v->args->require_gate;
+    return 0;
+}
+
+static bool failed(const struct verify *v)
+{
+    return v->lint.errors || (v->ran && v->result.verdict != GATE_PASS);
+}
+
+static int verify(void *cookie, const char *dir, bool *keep, struct err *e)
+{
+    struct verify *v = cookie;
+
+    if (!v->args->no_gate && run_gate(v, dir, e))
+        return -1;
+    if (lint_package(dir, &v->lint, e))
+        return -1;
+    *keep = !failed(v) || !v->args->require_gate;
     return 0;
 }
 
@@ -156,6 +173,7 @@ static void report(struct cli *c, const struct cv_job *j,
                     gate_verdict_name(v->ran ? v->result.verdict
                                              : GATE_UNVERIFIED));
         cv_plan_json(j, &w, "plan");
+        lint_json(&v->lint, &w, "lint");
         if (v->ran)
             gate_json(&v->result, &w, "gate");
         js_w_end(&w);
@@ -171,6 +189,8 @@ static void report(struct cli *c, const struct cv_job *j,
             gate_text(&v->result, &out);
         else
             buf_puts(&out, "UNVERIFIED: the gate did not run (--no-gate)\n");
+        if (v->lint.errors)
+            lint_text(&v->lint, j->output, &out);
     }
     cli_print(&out);
     buf_release(&out);
@@ -181,15 +201,19 @@ static int convert(struct cli *c, const struct args *a, struct cv_job *j,
 {
     struct verify v = { .cli = c, .args = a, .job = j };
     struct cv_verify hook = { verify, &v };
-    bool failed;
+    int code = EXIT_DONE;
 
     log_info(&c->log, "converting to %s", j->output);
-    if (cv_convert(j, a->no_gate ? NULL : &hook, e))
+    if (cv_convert(j, &hook, e)) {
+        lint_release(&v.lint);
         return cli_fail(c, e);
+    }
     tell_notes(c, j);
-    failed = v.ran && v.result.verdict != GATE_PASS;
-    report(c, j, &v, !(failed && a->require_gate));
-    return failed ? EXIT_CHECK_FAILED : EXIT_DONE;
+    if (failed(&v))
+        code = EXIT_CHECK_FAILED;
+    report(c, j, &v, !(code && a->require_gate));
+    lint_release(&v.lint);
+    return code;
 }
 
 static int run(struct cli *c, struct args *a)

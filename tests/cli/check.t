@@ -34,8 +34,8 @@ test_profile_ane_has_the_bars_of_fp16() {
     [ "$(json stdout profile)" = ane ] || fail "profile"
     [ "$(json stdout checks.5.limit)" = 0.999 ] || fail "$(json stdout checks.5.name)"
 }
-test_without_a_checkpoint_it_is_unverified() {
-    run anemll-check "$(package)"
+test_the_gate_without_a_checkpoint_is_unverified() {
+    run anemll-check "$(package)" --profile fp16
     expect_exit 0
     expect_out "UNVERIFIED"
     expect_absent "$(package)/gate.json"
