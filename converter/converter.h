@@ -15,11 +15,19 @@
 #include "converter/base/par.h"
 #include "models/models.h"
 
-/* Palettization of one part. */
+/* How the matrices of one part are stored: palettized, or as integers. */
 struct cv_lut {
     int bits;       /* 0: none (fp16) */
     uint64_t group; /* output channels per table; 0: one per tensor */
+    bool linear;    /* integers and scales: group is input channels per scale,
+                       0: one per tensor */
 };
+#define CV_ROW UINT64_MAX /* linear: one scale per output channel */
+/* "int8", "int8,tensor", "int4,32", "none". ERR_USAGE naming the option. */
+int cv_quant_parse(const char *option, const char *text, struct cv_lut *out,
+                   struct err *e) ATTR_MUST_USE;
+/* "int8", "int4,32": as it is parsed. */
+void cv_quant_text(const struct cv_lut *l, char out[32]);
 /* How tables and indices are found. */
 enum cv_method {
     CV_KMEANS,     /* least squared error */

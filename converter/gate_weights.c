@@ -165,6 +165,31 @@ static int palettized(const struct piece_job *j, uint64_t group, uint64_t first,
     return 0;
 }
 
+/* Each integer is the nearest for its scale, or the end of the range. */
+static int linear(const struct piece_job *j, uint64_t first, size_t n,
+                  const struct worker *w, struct block *b, struct err *e)
+{
+    int top = 1 << (j->piece.bits - 1);
+
+    for (size_t i = 0; i < n; i++) {
+        double x = (double)w->want[i], q = (double)w->have[i], s, k;
+        float scale;
+
+        if (package_source_scale(j->src, j->index, first + i, &scale, e))
+            return -1;
+        s = (double)scale;
+        k = s > 0 ? nearbyint(q / s) : 0;
+        /* What was decoded is rounded to fp16. */
+        if (!(s > 0) || !(fabs(x - q) <= s / 2 + fabs(q) * 0x1p-10 ||
+                          (k >= top - 1 && x > q) || (k <= -top && x < q)))
+            note(b, first + i);
+        b->ww += x * x;
+        b->wq += x * q;
+        b->qq += q * q;
+    }
+    return 0;
+}
+
 static int compare_block(const struct piece_job *j, uint64_t at,
                          struct worker *w, struct err *e)
 {
@@ -179,6 +204,8 @@ static int compare_block(const struct piece_job *j, uint64_t at,
     if (wanted(j, first, n, w->want, e) ||
         package_source_values(j->src, j->index, first, n, w->have, e))
         return -1;
+    if (j->piece.linear)
+        return linear(j, first, n, w, b, e);
     if (j->piece.bits < 16)
         return palettized(j, group, first, n, w, b, e);
     for (size_t i = 0; i < n; i++)
@@ -253,7 +280,7 @@ static void gather(struct gate_weights *out, const struct piece_job *j)
         if (j->blocks[i].wrong)
             where(out, j, j->blocks[i].first);
     }
-    if (p->bits < 16 && p->method == CV_GPTQ) {
+    if (p->bits < 16 && !p->linear && p->method == CV_GPTQ) {
         double v = excess(j);
 
         if (!(v <= GATE_EXCESS))
@@ -263,7 +290,8 @@ static void gather(struct gate_weights *out, const struct piece_job *j)
     /* Entries of weighted clusters are means by weights that nobody here
      * knows. */
     for (uint64_t g = 0;
-         p->bits < 16 && p->method == CV_KMEANS && g < p->groups; g++) {
+         p->bits < 16 && !p->linear && p->method == CV_KMEANS && g < p->groups;
+         g++) {
         double v = gain_error(j, g);
 
         if (!(v <= GATE_GAIN_ERROR))

@@ -109,8 +109,19 @@ static uint64_t group_of(const struct cv_matrix *p)
     return p->lut.group ? p->lut.group : p->rows.rows;
 }
 
+static uint64_t block_of(const struct cv_matrix *p)
+{
+    return p->lut.group == CV_ROW ? p->rows.cols : p->lut.group;
+}
+
 static int open_palette(struct cv_matrix *p, struct err *e)
 {
+    if (p->lut.linear) {
+        if (!p->linear)
+            p->linear = qz_linear_new(&p->rows, p->lut.bits, block_of(p),
+                                      p->job->opt.par, e);
+        return p->linear ? 0 : -1;
+    }
     if (!p->palette)
         p->palette = qz_palette_new(&p->rows, p->lut.bits, group_of(p),
                                     p->job->opt.par, e);
@@ -121,8 +132,12 @@ static void close_palette(struct cv_matrix *p)
 {
     if (p->palette)
         qz_palette_stats(p->palette, &p->stats);
+    if (p->linear)
+        qz_linear_stats(p->linear, &p->stats);
     qz_palette_free(p->palette);
+    qz_linear_free(p->linear);
     p->palette = NULL;
+    p->linear = NULL;
 }
 
 static int read_indices(void *cookie, uint64_t offset, void *dst, size_t n,
@@ -131,7 +146,8 @@ static int read_indices(void *cookie, uint64_t offset, void *dst, size_t n,
     struct cv_matrix *p = cookie;
 
     if (open_palette(p, e) ||
-        qz_palette_read_indices(p->palette, offset, dst, n, e))
+        (p->linear ? qz_linear_read_values(p->linear, offset, dst, n, e)
+                   : qz_palette_read_indices(p->palette, offset, dst, n, e)))
         return in_tensor(p, e);
     return 0;
 }
@@ -142,7 +158,8 @@ static int read_tables(void *cookie, uint64_t offset, void *dst, size_t n,
     struct cv_matrix *p = cookie;
 
     if (open_palette(p, e) ||
-        qz_palette_read_tables(p->palette, offset, dst, n, e))
+        (p->linear ? qz_linear_read_scales(p->linear, offset, dst, n, e)
+                   : qz_palette_read_tables(p->palette, offset, dst, n, e)))
         return in_tensor(p, e);
     if (offset + n == p->tables.bytes)
         close_palette(p);
@@ -184,6 +201,53 @@ static int group_rows(struct cv_job *j, struct cv_part *part,
                             "Engine)"
                           : "");
     return 0;
+}
+
+/* The same for input channels. */
+static int block_cols(struct cv_job *j, struct cv_part *part,
+                      const struct weight_raw *raw, uint64_t wanted,
+                      uint64_t *block, struct err *e)
+{
+    if (!wanted || wanted == CV_ROW)
+        return 0;
+    *block = qz_fit_group(raw->cols, wanted);
+    if (*block == wanted)
+        return 0;
+    if (j->opt.strict)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "tensor '%s': its %" PRIu64 " columns are not divisible "
+                       "by the block of %" PRIu64 " input channels (the "
+                       "largest that divides is %" PRIu64 "; --strict refuses "
+                       "the fallback)",
+                       raw->tensor, raw->cols, wanted, *block);
+    part->fallback_tensors++;
+    buf_printf(&j->notes,
+               "tensor '%s': %" PRIu64 " columns are not divisible by a block "
+               "of %" PRIu64 ", using %" PRIu64 "\n",
+               raw->tensor, raw->cols, wanted, *block);
+    return 0;
+}
+
+static void describe_linear(struct cv_matrix *m)
+{
+    struct mil_type *t = &m->tables.type;
+
+    m->indices = *m->source;
+    m->indices.type.dtype = m->lut.bits == 4 ? MIL_I4 : MIL_I8;
+    m->indices.bytes = (uint64_t)mil_type_bytes(&m->indices.type);
+    m->indices.read = read_indices;
+    m->indices.cookie = m;
+    *t = mil_type_make(MIL_F16, 0, NULL);
+    t->rank = m->source->type.rank;
+    for (int i = 0; i < t->rank; i++)
+        t->dims[i] = 1;
+    if (m->lut.group) {
+        t->dims[0] = (int64_t)m->rows.rows;
+        t->dims[1] = (int64_t)(m->rows.cols / block_of(m));
+    }
+    m->tables.bytes = (uint64_t)mil_type_bytes(t);
+    m->tables.read = read_tables;
+    m->tables.cookie = m;
 }
 
 static void describe_palette(struct cv_matrix *p)
@@ -229,7 +293,7 @@ static void describe_rows(struct cv_matrix *m, const struct weight_raw *raw)
     m->method = cv_method_for(m->job, m->source->role);
     if (m->method != CV_KMEANS)
         m->rows.read_importance = read_importance;
-    if (m->method == CV_GPTQ)
+    if (m->method == CV_GPTQ && !m->lut.linear)
         m->rows.moment = read_moment;
 }
 
@@ -271,12 +335,16 @@ struct cv_matrix *cv_matrix_for(struct cv_job *j, struct cv_part *part,
     m->name = name;
     m->asked = m->lut = *lut;
     m->job = j;
-    if (group_rows(j, part, &raw, lut->group, &m->lut.group, e)) {
+    if (lut->linear ? block_cols(j, part, &raw, lut->group, &m->lut.group, e)
+                    : group_rows(j, part, &raw, lut->group, &m->lut.group, e)) {
         mem_free(m);
         return NULL;
     }
     describe_rows(m, &raw);
-    describe_palette(m);
+    if (lut->linear)
+        describe_linear(m);
+    else
+        describe_palette(m);
     if (check_matrix(m, e)) {
         mem_free(m);
         return NULL;
@@ -290,7 +358,7 @@ void cv_matrices_free(struct cv_matrices *ms)
     if (!ms)
         return;
     for (size_t i = 0; i < ms->n; i++) {
-        qz_palette_free(ms->items[i]->palette);
+        close_palette(ms->items[i]);
         mem_free(ms->items[i]);
     }
     mem_free(ms->items);

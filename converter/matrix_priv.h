@@ -7,7 +7,7 @@
 
 #include "converter/converter.h"
 #include "models/weights.h"
-#include "quant/quant.h"
+#include "quant/linear.h"
 
 /* Bytes are computed while they are read. The palette holds all of the
  * matrix's tables, and a part has hundreds of matrices: it is there from the
@@ -22,8 +22,9 @@ struct cv_matrix {
     struct cv_job *job;
     struct qz_source rows;
     struct qz_palette *palette;
-    struct qz_stats stats; /* once everything was read */
-    struct mil_data indices, tables;
+    struct qz_linear *linear;
+    struct qz_stats stats;           /* once everything was read */
+    struct mil_data indices, tables; /* or integers and scales */
 };
 struct cv_matrices {
     struct cv_matrix **items;

@@ -164,9 +164,16 @@ static void key_version(struct out *o, const char *key, const char *v)
 
 static void lut(struct out *o, const char *part, const struct cv_lut *l)
 {
-    char key[64];
+    char key[64], quant[32];
 
     snprintf(key, sizeof(key), "lut_%s", part);
+    if (l->linear) {
+        key_text(o, key, "none");
+        snprintf(key, sizeof(key), "quant_%s", part);
+        cv_quant_text(l, quant);
+        key_text(o, key, quant);
+        return;
+    }
     if (l->bits)
         key_int(o, key, l->bits);
     else

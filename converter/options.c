@@ -1,6 +1,8 @@
 /*
  * Options of a job and their text forms.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "converter/base/num.h"
@@ -12,8 +14,8 @@ void cv_options_init(struct cv_options *o)
     memset(o, 0, sizeof(*o));
     o->ctx = 512;
     o->batch = 64;
-    o->lut_ffn = (struct cv_lut){ 6, 8 };
-    o->lut_head = (struct cv_lut){ 6, 8 };
+    o->lut_ffn = (struct cv_lut){ 6, 8, false };
+    o->lut_head = (struct cv_lut){ 6, 8, false };
     o->max_chunk_mb = 950;
     o->expert_limit = 8000000000;
 }
@@ -55,7 +57,7 @@ int cv_lut_parse(const char *option, const char *text, struct cv_lut *out,
     uint64_t bits;
 
     if (!strcmp(text, "none")) {
-        *out = (struct cv_lut){ 0, 8 };
+        *out = (struct cv_lut){ 0, 8, false };
         return 0;
     }
     if (!num_parse_u64(text, n, &bits) || bits > 8 || !qz_bits_ok((int)bits))
@@ -63,12 +65,49 @@ int cv_lut_parse(const char *option, const char *text, struct cv_lut *out,
                        "%s: '%s' is not BITS[,GROUP] or none; bits are 1, 2, "
                        "3, 4, 6 or 8",
                        option, text);
-    out->bits = (int)bits;
-    out->group = 8;
+    *out = (struct cv_lut){ (int)bits, 8, false };
     if (comma && parse_group(comma + 1, &out->group))
         return err_set(e, ERR_USAGE,
                        "%s: group '%s' is not a number of output channels "
                        "(1 to 1048576), 0 or tensor",
                        option, comma + 1);
     return 0;
+}
+
+int cv_quant_parse(const char *option, const char *text, struct cv_lut *out,
+                   struct err *e)
+{
+    const char *comma = strchr(text, ',');
+    size_t n = comma ? (size_t)(comma - text) : strlen(text);
+    bool four = n == 4 && !memcmp(text, "int4", 4);
+    bool eight = n == 4 && !memcmp(text, "int8", 4);
+
+    *out = (struct cv_lut){ .group = CV_ROW, .linear = true };
+    if (!strcmp(text, "none")) {
+        *out = (struct cv_lut){ 0, 8, false };
+        return 0;
+    }
+    if (!four && !eight)
+        return err_set(e, ERR_USAGE,
+                       "%s: '%s' is not int4 or int8 with or without ,BLOCK, "
+                       "nor none",
+                       option, text);
+    out->bits = four ? 4 : 8;
+    if (comma && (parse_group(comma + 1, &out->group) ||
+                  (!out->group && strcmp(comma + 1, "tensor") != 0)))
+        return err_set(e, ERR_USAGE,
+                       "%s: block '%s' is not a number of input channels (1 to "
+                       "1048576) or tensor",
+                       option, comma + 1);
+    return 0;
+}
+
+void cv_quant_text(const struct cv_lut *l, char out[32])
+{
+    if (!l->group)
+        snprintf(out, 32, "int%d,tensor", l->bits);
+    else if (l->group == CV_ROW)
+        snprintf(out, 32, "int%d", l->bits);
+    else
+        snprintf(out, 32, "int%d,%" PRIu64, l->bits, l->group);
 }

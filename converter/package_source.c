@@ -14,7 +14,8 @@
 struct piece {
     struct source_piece is;
     const struct mil_const *values;           /* plain fp16, or */
-    const struct mil_const *indices, *tables; /* palettized */
+    const struct mil_const *indices, *tables; /* palettized; or integers and
+                                                 scales */
 };
 struct package_source {
     struct js_doc **docs; /* own the tensor names */
@@ -148,6 +149,37 @@ static int fill_lut(struct package_source *s, struct piece *p,
     return 0;
 }
 
+static int fill_linear(struct package_source *s, struct piece *p,
+                       const struct mil_function *f, const struct mil_op *op,
+                       struct err *e)
+{
+    const struct mil_const *q = mil_arg_const(f, op, 0);
+    const struct mil_const *c = mil_arg_const(f, op, 1);
+    int64_t elems = q ? mil_type_elems(&q->type) : -1;
+    bool known = q && c && !op->args[2].n &&
+                 (q->type.dtype == MIL_I4 || q->type.dtype == MIL_I8) &&
+                 c->type.dtype == MIL_F16;
+    uint64_t scales = known ? (uint64_t)mil_type_elems(&c->type) : 0;
+
+    if (!known || elems < 1 || (uint64_t)elems % p->is.rows || !scales ||
+        (scales > 1 && (scales % p->is.rows || (uint64_t)elems % scales ||
+                        (uint64_t)c->type.dims[0] != p->is.rows)))
+        return err_set(e, ERR_INPUT,
+                       "constant '%s' is not %" PRIu64 " rows of signed "
+                       "integers with fp16 scales along them",
+                       p->is.name, p->is.rows);
+    p->indices = q;
+    p->tables = c;
+    p->is.linear = true;
+    p->is.bits = (int)mil_dtype_bits(q->type.dtype);
+    p->is.groups = 1;
+    p->is.cols = (uint64_t)elems / p->is.rows;
+    p->is.per_scale = scales > 1 ? (uint64_t)elems / scales : 0;
+    if (p->is.bits < s->bits)
+        s->bits = p->is.bits;
+    return 0;
+}
+
 /* The op that yields the constant `name`. */
 static const struct mil_op *find_op(const struct mil_function *f,
                                     const char *name)
@@ -254,6 +286,8 @@ static int add_entry(struct package_source *s, size_t first,
         rc = fill_plain(&p, mil_value(f, op->outs[0])->konst, e);
     else if (op->code == MIL_OP_constexpr_lut_to_dense)
         rc = fill_lut(s, &p, f, op, e);
+    else if (op->code == MIL_OP_constexpr_blockwise_shift_scale)
+        rc = fill_linear(s, &p, f, op, e);
     else
         rc = err_set(e, ERR_UNSUPPORTED, "constant '%s' is made by op '%s'",
                      p.is.name, mil_op_info(op->code)->name);
@@ -453,6 +487,50 @@ static int decode_lut(const struct piece *p, uint64_t first, size_t n,
     return 0;
 }
 
+/* Integers times scales, rounded to fp16 as runtimes do. n <= PIECE_ELEMS. */
+static int decode_linear(const struct piece *p, uint64_t first, size_t n,
+                         float *dst, struct err *e)
+{
+    unsigned char raw[PIECE_ELEMS + 1];
+    uint64_t bits = (uint64_t)p->is.bits, at = first * bits / 8,
+             had = UINT64_MAX;
+    size_t bytes = (size_t)(((first + n) * bits + 7) / 8 - at);
+    float scale = 0;
+
+    if (const_read(p->indices, at, raw, bytes, e))
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t el = first + i, k = p->is.per_scale ? el / p->is.per_scale : 0;
+        size_t b = (size_t)(el * bits / 8 - at);
+        int q = (int8_t)raw[b];
+        f16_t h;
+
+        if (bits == 4)
+            q = el % 2 ? q >> 4 : (int8_t)(uint8_t)((unsigned)raw[b] << 4) >> 4;
+        if (k != had) {
+            if (const_read(p->tables, 2 * k, &h, 2, e))
+                return -1;
+            scale = f16_to_f32(load_le16(&h));
+            had = k;
+        }
+        dst[i] = f16_to_f32(f32_to_f16((float)q * scale));
+    }
+    return 0;
+}
+
+int package_source_scale(const struct package_source *s, size_t i, uint64_t el,
+                         float *scale, struct err *e)
+{
+    const struct source_piece *is = &s->pieces[i].is;
+    f16_t h;
+
+    if (const_read(s->pieces[i].tables,
+                   is->per_scale ? 2 * (el / is->per_scale) : 0, &h, 2, e))
+        return -1;
+    *scale = f16_to_f32(load_le16(&h));
+    return 0;
+}
+
 /* As the constant holds them. */
 static int held(const struct piece *p, uint64_t first, uint64_t n, float *dst,
                 struct err *e)
@@ -460,8 +538,9 @@ static int held(const struct piece *p, uint64_t first, uint64_t n, float *dst,
     while (n) {
         size_t m = n < PIECE_ELEMS - 8 ? (size_t)n : PIECE_ELEMS - 8;
 
-        if (p->values ? decode_plain(p, first, m, dst, e)
-                      : decode_lut(p, first, m, dst, e))
+        if (p->values      ? decode_plain(p, first, m, dst, e)
+            : p->is.linear ? decode_linear(p, first, m, dst, e)
+                           : decode_lut(p, first, m, dst, e))
             return -1;
         first += m;
         dst += m;

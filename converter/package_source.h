@@ -31,7 +31,9 @@ struct source_piece {
      * factor is never 0. */
     double add, factor;
     bool neg_exp;
-    int bits; /* 16: plain fp16 */
+    int bits;           /* 16: plain fp16 */
+    bool linear;        /* integers times scales: */
+    uint64_t per_scale; /* columns; 0: one scale for all */
     uint64_t groups;
     enum cv_method method;
 };
@@ -53,6 +55,9 @@ int package_source_values(const struct package_source *s, size_t i,
 int package_source_table(const struct package_source *s, size_t i,
                          uint64_t group, float *dst,
                          struct err *e) ATTR_MUST_USE;
+/* The scale of element `el` of a linear piece. Thread-safe. */
+int package_source_scale(const struct package_source *s, size_t i, uint64_t el,
+                         float *scale, struct err *e) ATTR_MUST_USE;
 /* 1 if any constant is palettized. */
 int package_source_compressed(const struct package_source *s);
 /* Narrowest width among palettized matrices; 16 if none. */

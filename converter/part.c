@@ -65,12 +65,17 @@ static int palettize_op(struct cv_job *j, struct cv_part *part,
     m = cv_matrix_for(j, part, ms, name, c->data, &lut, e);
     if (!m)
         return -1;
-    info = mil_op_info(MIL_OP_constexpr_lut_to_dense);
-    op->code = MIL_OP_constexpr_lut_to_dense;
+    op->code = lut.linear ? MIL_OP_constexpr_blockwise_shift_scale
+                          : MIL_OP_constexpr_lut_to_dense;
+    info = mil_op_info(op->code);
     mil_value(f, op->outs[0])->konst = NULL;
-    if (set_literal(f, op, mil_param_index(info, "indices"), &m->indices, e))
+    if (set_literal(f, op,
+                    mil_param_index(info, lut.linear ? "data" : "indices"),
+                    &m->indices, e))
         return -1;
-    return set_literal(f, op, mil_param_index(info, "lut"), &m->tables, e);
+    return set_literal(f, op,
+                       mil_param_index(info, lut.linear ? "scale" : "lut"),
+                       &m->tables, e);
 }
 
 static int palettize(struct cv_job *j, struct cv_part *part,
@@ -191,7 +196,7 @@ static int describe_lut(const struct cv_job *j, const struct cv_part *part,
 {
     enum cv_method m = cv_method_for(j, stored_role(part->kind));
 
-    if (!part->lut.bits)
+    if (!part->lut.bits || part->lut.linear)
         return 0;
     if (meta_int(p, "com.anemll.lut_bits", part->lut.bits, e))
         return -1;
@@ -465,7 +470,8 @@ int cv_program_check(const char *path, const struct cv_part *part,
 
         weights = 0; /* each function holds all of them */
         for (size_t n = 0; !rc && n < f->n_ops; n++)
-            if (f->ops[n].code == MIL_OP_constexpr_lut_to_dense)
+            if (f->ops[n].code == MIL_OP_constexpr_lut_to_dense ||
+                f->ops[n].code == MIL_OP_constexpr_blockwise_shift_scale)
                 rc = count_written(f, &f->ops[n], part, &weights, e);
     }
     if (!rc && weights != part->weights)

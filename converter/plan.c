@@ -128,7 +128,7 @@ static void name_part(const struct cv_job *j, struct cv_part *p)
 {
     char lut[16] = "";
 
-    if (p->lut.bits)
+    if (p->lut.bits && !p->lut.linear)
         snprintf(lut, sizeof(lut), "_lut%d", p->lut.bits);
     switch (p->kind) {
     case CV_EMBEDDINGS:
@@ -416,6 +416,16 @@ static void tell_limit(struct buf *notes, const struct beyond *b,
     buf_printf(notes, ": up to %" PRIu64 " %s (reported)\n", b->largest, what);
 }
 
+/* As others measured; see also README. */
+static void plan_linear(struct cv_job *j)
+{
+    if (j->opt.lut_ffn.linear || j->opt.lut_head.linear)
+        buf_puts(&j->notes,
+                 "linear weights are for the CPU and the GPU: the Neural "
+                 "Engine computes wrong results from int8 and does not compile "
+                 "int4 blocks (reported)\n");
+}
+
 static void plan_limits(struct cv_job *j)
 {
     struct beyond table = { 0 }, file = { 0 }, blob = { 0 }, axis = { 0 },
@@ -533,6 +543,7 @@ static int plan_sums(struct cv_job *j, struct err *e)
         j->disk_bytes += p->weight_bytes + p->model_bytes + MANIFEST_BYTES;
     }
     plan_limits(j);
+    plan_linear(j);
     plan_experts(j);
     plan_memory(j, tokenizer);
     return buf_ok(&j->notes, e);
@@ -611,6 +622,8 @@ static void lut_text(const struct cv_lut *l, char out[48])
 {
     if (!l->bits)
         snprintf(out, 48, "fp16");
+    else if (l->linear)
+        cv_quant_text(l, out);
     else if (!l->group)
         snprintf(out, 48, "LUT%d, one table per tensor", l->bits);
     else
@@ -692,8 +705,14 @@ static void part_json(const struct cv_part *p, struct js_writer *w)
         js_w_int(w, "first_layer", p->first_layer);
         js_w_int(w, "layers", p->n_layers);
     }
-    js_w_int(w, "lut_bits", p->lut.bits);
-    js_w_uint(w, "lut_group", p->lut.bits ? p->lut.group : 0);
+    js_w_int(w, "lut_bits", p->lut.linear ? 0 : p->lut.bits);
+    js_w_uint(w, "lut_group", p->lut.bits && !p->lut.linear ? p->lut.group : 0);
+    if (p->lut.linear) {
+        char text[32];
+
+        cv_quant_text(&p->lut, text);
+        js_w_string(w, "quant", text);
+    }
     js_w_uint(w, "weight_bytes", p->weight_bytes);
     js_w_uint(w, "model_bytes", p->model_bytes);
     js_w_uint(w, "largest_blob_bytes", p->largest_blob);

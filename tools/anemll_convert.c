@@ -13,7 +13,7 @@
 
 struct args {
     const char *hf, *output, *prefix, *chunks;
-    const char *lut, *lut_ffn, *lut_head, *lut_embeddings;
+    const char *lut, *lut_ffn, *lut_head, *lut_embeddings, *quant;
     const char *profile, *fp16_scale, *tokens, *calib, *importance, *method;
     int64_t ctx, batch, max_chunk_mb, head_parts;
     bool plan, no_gate, require_gate, force, strict, tie;
@@ -74,6 +74,13 @@ static int set_options(const struct args *a, struct cv_options *o,
     o->strict = a->strict;
     o->force = a->force;
     o->tie = a->tie;
+    if (a->quant && (a->lut || a->lut_ffn || a->lut_head))
+        return err_set(e, ERR_USAGE,
+                       "--quant stores integers instead of tables; it does not "
+                       "go with --lut");
+    if (a->quant && (cv_quant_parse("--quant", a->quant, &o->lut_ffn, e) ||
+                     cv_quant_parse("--quant", a->quant, &o->lut_head, e)))
+        return -1;
     if (set_lut("--lut", a->lut, &o->lut_ffn, e) ||
         set_lut("--lut", a->lut, &o->lut_head, e) ||
         set_lut("--lut-ffn", a->lut_ffn, &o->lut_ffn, e) ||
@@ -257,6 +264,8 @@ int main(int argc, char **argv)
           "LM head only" },
         { "--lut-embeddings", "--lut1", CLI_TEXT, &a.lut_embeddings,
           "BITS[,GROUP]", "token table (none)" },
+        { "--quant", NULL, CLI_TEXT, &a.quant, "int8|int4[,BLOCK]",
+          "integers and scales instead of tables; not for the Neural Engine" },
         { "--calib", NULL, CLI_TEXT, &a.calib, "TOKENS",
           "weight errors by the model's activations on these tokens" },
         { "--method", NULL, CLI_TEXT, &a.method, "kmeans|gptq",

@@ -32,6 +32,19 @@ test_error_feedback() {
     refused 2 "--method 'awq'" -- \
         anemll-convert --hf "$(tiny)" --ctx 128 --method awq -o out2
 }
+test_linear_weights() {
+    for q in int8 int4,32 int8,64; do
+        run anemll-convert --hf "$(tiny)" --ctx 128 --quant $q -o out
+        expect_exit 0
+        expect_out "PASS (fp16, "
+        expect_err "Neural Engine computes wrong results"
+        rm -r out
+    done
+    refused 2 "--quant" "--lut" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --quant int8 --lut 4 -o out
+    refused 2 "--quant: 'int5'" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --quant int5 -o out
+}
 test_calibration_needs_sound_tokens() {
     echo "1 2 999999" >t
     refused 3 "--calib" "999999" -- \

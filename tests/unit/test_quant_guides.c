@@ -533,6 +533,139 @@ Test(quant_guides, the_gate_sees_codes_that_no_feedback_gives)
     cr_assert_not_null(strstr(r.reason, "layers.0."), "%s", r.reason);
 }
 
+/* ---- integers instead of tables ---- */
+
+static const char *text_of(const char *file)
+{
+    static char kept[20000];
+    char *text = t_conv_text(file, NULL);
+
+    snprintf(kept, sizeof(kept), "%s", text);
+    mem_free(text);
+    return kept;
+}
+
+Test(quant_guides, linear_packages)
+{
+    static const struct {
+        const char *text, *told;
+    } forms[] = { { "int8", "quant_ffn: int8\n" },
+                  { "int8,tensor", "quant_ffn: int8,tensor\n" },
+                  { "int4,16", "quant_ffn: int4,16\n" },
+                  { "int4", "quant_ffn: int4\n" },
+                  { "int8,8", "quant_ffn: int8,8\n" } };
+    struct t_model m = t_model_tiny("qwen3");
+    struct err e = ERR_INIT;
+
+    t_model_write(&m, "m");
+    write_tokens("tokens", 4, 60, 1);
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        struct cv_options o = t_conv_options("m");
+        struct gate_result r;
+
+        cr_assert_eq(cv_quant_parse("--quant", forms[i].text, &o.lut_ffn, &e),
+                     0, "%s", e.text);
+        o.lut_head = o.lut_ffn;
+        o.strict = true;
+        o.calib = i % 2 ? t_conv_path("tokens") : NULL;
+        t_conv_run(&o, "a/p");
+        cr_assert_eq(judge("m", "a/p", &r), GATE_PASS, "%s: %s", forms[i].text,
+                     r.reason);
+        cr_assert(r.compressed);
+        cr_assert_not_null(strstr(text_of("a/p/meta.yaml"), forms[i].told),
+                           "%s", text_of("a/p/meta.yaml"));
+        cr_assert_not_null(strstr(text_of("a/p/meta.yaml"), "lut_ffn: none"));
+        o.par = par_new(3, &e);
+        cpu_mask(0);
+        t_conv_run(&o, "b/p");
+        cpu_mask(~0u);
+        par_free(o.par);
+        cr_assert_str_eq(t_conv_differ("a", "b", NULL), "", "%s",
+                         forms[i].text);
+        cr_assert_eq(io_remove_tree(t_conv_path("a"), &e), 0);
+        cr_assert_eq(io_remove_tree(t_conv_path("b"), &e), 0);
+    }
+}
+
+Test(quant_guides, the_gate_sees_a_wrong_integer)
+{
+    const char *file = "p/qwen_FFN_PF_chunk_01of01.mlpackage/Data/"
+                       "com.apple.CoreML/weights/weight.bin";
+    struct t_model m = t_model_tiny("qwen3");
+    struct blob_reader b = BLOB_READER_INIT;
+    struct blob_record rec;
+    struct err e = ERR_INIT;
+    struct gate_result r;
+    struct cv_options o;
+    uint64_t next = 0;
+    size_t len;
+    char *text;
+    FILE *f;
+
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    cr_assert_eq(cv_quant_parse("--quant", "int8", &o.lut_ffn, &e), 0);
+    t_conv_run(&o, "p");
+    cr_assert_eq(blob_open(&b, t_conv_path(file), &e), 0, "%s", e.text);
+    do
+        cr_assert_eq(blob_next(&b, &next, &rec, &e), 1);
+    while (rec.dtype != MIL_I8);
+    blob_close(&b);
+    text = t_conv_text(file, &len);
+    text[rec.data + 77] = (char)(text[rec.data + 77] ^ 2);
+    f = fopen(t_conv_path(file), "wb");
+    cr_assert_eq(fwrite(text, 1, len, f), len);
+    fclose(f);
+    mem_free(text);
+    cr_assert_eq(judge("m", "p", &r), GATE_FAIL);
+    cr_assert_eq(r.weights.misplaced, 1);
+}
+
+Test(quant_guides, forms_of_linear_options)
+{
+    static const char *const bad[] = { "int6",     "8",       "int8,",
+                                       "int8,0",   "int4,x",  "int4,-1",
+                                       "int8,t,1", "int44",   "",
+                                       "Int8",     "int8 ,8", "int4,9999999" };
+    struct cv_lut l;
+    struct err e = ERR_INIT;
+    char text[32];
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        err_reset(&e);
+        cr_assert_eq(cv_quant_parse("--quant", bad[i], &l, &e), -1, "%s",
+                     bad[i]);
+        cr_assert_eq(e.code, ERR_USAGE);
+        cr_assert_not_null(strstr(e.text, "--quant"));
+    }
+    cr_assert_eq(cv_quant_parse("--quant", "int4,32", &l, &e), 0);
+    cr_assert(l.linear && l.bits == 4 && l.group == 32);
+    cv_quant_text(&l, text);
+    cr_assert_str_eq(text, "int4,32");
+    cr_assert_eq(cv_quant_parse("--quant", "none", &l, &e), 0);
+    cr_assert(!l.linear && !l.bits);
+}
+
+/* 32 columns do not take blocks of 24. */
+Test(quant_guides, blocks_that_do_not_divide)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct err e = ERR_INIT;
+    struct cv_options o;
+    struct cv_job j;
+
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    cr_assert_eq(cv_quant_parse("--quant", "int4,24", &o.lut_ffn, &e), 0);
+    open_job(&j, &o);
+    cr_assert_not_null(strstr(buf_text(&j.notes), "Neural Engine"));
+    cv_job_close(&j);
+    t_conv_run(&o, "p");
+    o.strict = true;
+    refused(&o, "32 columns are not divisible by the block of 24",
+            "--strict refuses");
+}
+
 Test(quant_guides, tokens_that_are_refused)
 {
     struct t_model m = t_model_tiny("qwen3");
