@@ -30,6 +30,7 @@ struct gate {
     float *ref_rows, *dec_rows; /* [block, vocab] */
     float *row;                 /* [vocab] */
     float *pre_rows;            /* prefill pass: [n_pre, vocab] */
+    int32_t *pre_at;            /* [T]: row of each position, -1: none */
     float *kept;                /* for --logits: [T, vocab] */
     struct metrics loss, bytes;
     uint64_t done, total; /* positions, for progress */
@@ -226,8 +227,9 @@ static int open_oracles(struct gate *g, struct err *e)
         return -1;
     }
     g->r->sourced = g->src != NULL;
-    g->r->compressed = g->src && (package_source_compressed(g->src) ||
-                                  has_float32(g->o->ckpt));
+    g->r->compressed =
+        g->src && (package_source_compressed(g->src) ||
+                   package_source_rounded(g->src) || has_float32(g->o->ckpt));
     /* Tables of rotations are fp16 in any package: what judges its bytes has
      * them so, what compression cost is counted from the exact ones. */
     oo.half_rope = !g->r->compressed;
@@ -278,6 +280,7 @@ static void close_all(struct gate *g)
     mem_free(g->dec_rows);
     mem_free(g->row);
     mem_free(g->pre_rows);
+    mem_free(g->pre_at);
     mem_free(g->kept);
     st_writer_free(g->out);
 }
@@ -299,54 +302,78 @@ static int step(struct gate *g, uint64_t n, struct err *e)
                                     : 0;
 }
 
-/* Tokens that the prefill pass feeds one by one at first: prompts that end
- * before the context does have their batches at positions that are no
- * multiples of it, and what infer leaves behind is read by prefill too. */
-static int64_t lead_of(const struct gate *g, int64_t n)
+/* Tokens of the prefill pass that go through infer one by one in between, so
+ * that batches lie at positions that are no multiples of the batch, and that
+ * prefill reads what infer leaves behind. */
+static int64_t lead_of(const struct gate *g)
 {
-    int64_t lead = g->batch < 10 ? g->batch / 2 : 5;
-
-    return n < g->ctx && n >= lead + g->batch ? lead : 0;
+    return g->batch < 10 ? g->batch / 2 : 5;
 }
 
-/* Row of the prefill pass that position `at` has, or -1. */
-static int64_t pre_index(const struct gate *g, int64_t n, int64_t at)
+/*
+ * Tokens of the call at position `at` of the prefill pass: 1 or a batch. A
+ * prompt that fills the context has its batches at multiples of the batch,
+ * but in the middle third, which begins behind a few single tokens. Shorter
+ * ones begin with them.
+ */
+static int64_t call_length(const struct gate *g, int64_t n, int64_t at)
 {
-    int64_t lead = lead_of(g, n), full;
+    int64_t B = g->batch, lead = lead_of(g), single = 0, again = 0;
 
-    n -= lead;
-    at -= lead;
-    full = n / g->batch * g->batch;
-    if (g->batch == 1 || !package_meta(g->pkg)->prefill_last_token_output)
-        return at >= full && g->batch > 1 ? at - full : -1;
-    if (at >= full)
-        return n / g->batch + at - full;
-    return at >= 0 && (at + 1) % g->batch == 0 ? at / g->batch : -1;
+    if (n >= g->ctx) {
+        single = n / 3 / B * B;
+        again = 2 * n / 3 / B * B;
+    }
+    if (B == 1 || at + B > n)
+        return 1;
+    if (n < g->ctx || again > single) {
+        if (at >= single && at < single + lead)
+            return 1;
+        if (again > single && at >= again + lead && at < again + B)
+            return 1;
+    }
+    return B;
 }
 
-/* Full batches through prefill, the rest through infer; logits where there
- * are any. */
+/* Whether the package's prefill yields logits, of the call's last token. */
+static bool yields(const struct gate *g, int64_t length)
+{
+    return length == 1 || package_meta(g->pkg)->prefill_last_token_output;
+}
+
+/* Full batches through prefill, the rest through infer; logits of batch ends,
+ * and of what infer adds behind a batch. */
 static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
                         struct err *e)
 {
-    int64_t lead = lead_of(g, n);
-    int64_t rows = (n - lead) / g->batch + (n - lead) % g->batch;
+    int64_t rows = 0, k = 0;
+    bool batched = false;
 
+    mem_free(g->pre_at);
+    g->pre_at = mem_alloc((size_t)n, sizeof(*g->pre_at), e);
+    if (!g->pre_at)
+        return -1;
+    for (int64_t p = 0, m; p < n; p += m) {
+        m = call_length(g, n, p);
+        batched = batched || m > 1;
+        for (int64_t i = 0; i < m; i++)
+            g->pre_at[p + i] = -1;
+        if (batched && yields(g, m))
+            g->pre_at[p + m - 1] = (int32_t)rows++;
+    }
     mem_free(g->pre_rows);
-    g->pre_rows = mem_alloc((size_t)(rows * g->vocab), sizeof(float), e);
+    g->pre_rows = mem_alloc((size_t)((rows + 1) * g->vocab), sizeof(float), e);
     if (!g->pre_rows)
         return -1;
     /* Rows of the prompt before must not show. */
     package_restart(g->pkg);
-    for (int64_t p = 0; p < n;) {
-        int64_t m = p >= lead && p + g->batch <= n ? g->batch : 1;
-        int64_t k = pre_index(g, n, p + m - 1);
-
+    for (int64_t p = 0, m; p < n; p += m) {
+        m = call_length(g, n, p);
+        k = g->pre_at[p + m - 1];
         if (package_feed(g->pkg, ids + p, (size_t)m, true,
                          k < 0 ? NULL : g->pre_rows + k * g->vocab, e) ||
             step(g, (uint64_t)m, e))
             return -1;
-        p += m;
     }
     return 0;
 }
@@ -382,7 +409,7 @@ static int infer_position(struct gate *g, size_t prompt, int64_t at,
 {
     const int32_t *ids = g->prompts.ids[prompt];
     int64_t n = (int64_t)g->prompts.lengths[prompt];
-    int64_t k = pre_index(g, n, at), next = -1;
+    int64_t k = g->pre_at[at], next = -1;
     bool own = prompt >= g->prompts.n - g->own;
 
     if (package_feed(g->pkg, ids + at, 1, false, g->row, e))

@@ -379,6 +379,19 @@ int package_source_compressed(const struct package_source *s)
     return s->bits < 16;
 }
 
+bool package_source_rounded(const struct package_source *s)
+{
+    int exp;
+
+    for (size_t i = 0; i < s->n; i++) {
+        const struct source_piece *p = &s->pieces[i].is;
+
+        if (p->add != 0 || p->neg_exp || frexp(fabs(p->factor), &exp) != 0.5)
+            return true;
+    }
+    return false;
+}
+
 int package_source_bits(const struct package_source *s)
 {
     return s->bits;

@@ -376,8 +376,9 @@ Test(verdict, pass_says_nothing)
     cr_expect_eq(r.positions, 48 + 64); /* past a border, and to the end */
     cr_expect(r.crossed_batch && r.reached_end && r.sourced && !r.compressed);
     /* Each position once by infer; batch ends and what infer adds behind full
-     * batches once more: of 48, 5 and two batches and 11; of 64, 4 batches. */
-    cr_expect_eq(r.loss.positions, 48 + 13 + 64 + 4);
+     * batches once more: of 48, 5 tokens before 2 batches and 11; of 64, a
+     * batch, 5, a batch, 11, a batch. */
+    cr_expect_eq(r.loss.positions, 48 + 13 + 64 + 19);
     cr_expect_eq(memcmp(&r.loss, &r.bytes, sizeof(r.loss)), 0);
     made(&r, "weights_missing", true);
     made(&r, "weights_differ", true);

@@ -18,107 +18,11 @@
 #include "safetensors/st.h"
 #include "schema/package.h"
 #include "t_dir.h"
+#include "t_faults.h"
 #include "t_gate.h"
 #include "t_graph.h"
 
-struct fault {
-    const char *name;
-    enum cv_kind kind;
-    int chunk;
-    void (*plant)(struct mil_function *f);
-    const char *in; /* the function; NULL: all */
-    /* Checks that must fail, in the f32 profile, in the order of the list of
-     * checks; the first gives the reason. */
-    const char *caught;
-};
-
 static struct err err;
-
-/* ---- running them ---- */
-
-static void edit(struct mil_program *p, const void *arg)
-{
-    const struct fault *x = arg;
-
-    for (size_t i = 0; i < p->n_functions; i++) {
-        struct mil_function *f = p->functions[i];
-
-        if (x->in && strcmp(x->in, f->name) != 0)
-            continue;
-        x->plant(f);
-        tg_infer(f);
-    }
-}
-
-static void expect_checks(const struct fault *x, const struct gate_result *r)
-{
-    const char *s = x->caught;
-
-    cr_expect(!strncmp(r->reason, s, strcspn(s, " ")),
-              "%s: the reason is '%s', not %s", x->name, r->reason, s);
-    while (*s) {
-        char name[64];
-        const struct gate_check *c;
-
-        snprintf(name, sizeof(name), "%.*s", (int)strcspn(s, " "), s);
-        c = t_gate_check(r, name);
-        cr_expect(c && !c->pass, "%s: %s passes", x->name, name);
-        s += strlen(name);
-        s += *s == ' ';
-    }
-}
-
-static void tell(const struct fault *x, const struct gate_result *r)
-{
-    for (int i = 0; i < r->n_checks; i++)
-        if (!r->checks[i].pass)
-            cr_log_info("%s | %s | %s %.6g, %s %g", x->name,
-                        run_profile_name(r->profile), r->checks[i].name,
-                        r->checks[i].value,
-                        r->checks[i].at_least ? "at least" : "at most",
-                        r->checks[i].limit);
-    if (r->verdict == GATE_PASS)
-        cr_log_info("%s | %s | passes", x->name, run_profile_name(r->profile));
-}
-
-static void judge(const struct t_gate *t, const struct fault *x)
-{
-    struct gate_result r;
-
-    t_gate_run(t, t->copy, RUN_F32, &r);
-    tell(x, &r);
-    cr_expect_eq(r.verdict, GATE_FAIL, "%s passes in f32", x->name);
-    expect_checks(x, &r);
-    t_gate_run(t, t->copy, RUN_FP16, &r);
-    tell(x, &r);
-    cr_expect_eq(r.verdict, GATE_FAIL, "%s passes in fp16", x->name);
-}
-
-static void honest(const struct t_gate *t, const char *dir)
-{
-    struct gate_result r;
-
-    cr_assert_eq(t_gate_run(t, dir, RUN_F32, &r), GATE_PASS, "%s", r.reason);
-    cr_assert_eq(t_gate_run(t, dir, RUN_FP16, &r), GATE_PASS, "%s", r.reason);
-}
-
-/* The honest package passes, rewritten too; with each fault it fails. */
-static void run_faults(struct t_gate *t, const struct fault *list, size_t n)
-{
-    honest(t, t->honest);
-    t_gate_copy(t);
-    t_gate_own(t, CV_EMBEDDINGS, 0);
-    t_gate_own(t, CV_CHUNK, 1);
-    t_gate_own(t, CV_HEAD, 0);
-    honest(t, t->copy);
-    for (size_t i = 0; i < n; i++) {
-        t_gate_copy(t);
-        t_gate_edit(t, list[i].kind, list[i].chunk, edit, &list[i]);
-        judge(t, &list[i]);
-    }
-}
-
-#define RUN_FAULTS(t, list) run_faults(t, list, sizeof(list) / sizeof(list[0]))
 
 /* ---- pieces of faults ---- */
 
@@ -130,82 +34,6 @@ static int64_t tokens(const struct mil_function *f)
 static int64_t context(const struct mil_function *f)
 {
     return mil_value(f, tg_named(f, "causal_mask"))->type.dims[3];
-}
-
-/* What two constants hold, palettized or not. */
-static void exchange(struct mil_function *f, const char *a, const char *b)
-{
-    mil_ref x = tg_named(f, a), y = tg_named(f, b);
-    const struct mil_const *k = mil_value(f, x)->konst;
-    struct mil_op *p = tg_maker(f, x), *q = tg_maker(f, y);
-
-    mil_value(f, x)->konst = mil_value(f, y)->konst;
-    mil_value(f, y)->konst = k;
-    for (int i = 0; i < MIL_MAX_PARAMS; i++) {
-        struct mil_arg arg = p->args[i];
-
-        p->args[i] = q->args[i];
-        q->args[i] = arg;
-    }
-}
-
-/* Later ops take b for a and a for b. */
-static void cross(struct mil_function *f, mil_ref a, mil_ref b)
-{
-    int from = mil_value(f, a)->op, other = mil_value(f, b)->op;
-
-    for (size_t i = (size_t)(from > other ? from : other) + 1; i < f->n_ops;
-         i++) {
-        const struct mil_op_info *info = mil_op_info(f->ops[i].code);
-
-        for (int p = 0; p < info->n_params; p++)
-            for (uint32_t k = 0; k < f->ops[i].args[p].n; k++) {
-                mil_ref r = f->ops[i].args[p].refs[k];
-
-                if (r == a || r == b)
-                    tg_set(f, &f->ops[i], info->params[p].name, (int)k,
-                           r == a ? b : a);
-            }
-    }
-}
-
-static void scale(struct mil_function *f, const char *name, float by)
-{
-    size_t n;
-    float *x = tg_floats(f, tg_named(f, name), &n);
-
-    for (size_t i = 0; i < n; i++)
-        x[i] *= by;
-    tg_put(f, tg_named(f, name), x);
-}
-
-static void fill(struct mil_function *f, const char *name, float v)
-{
-    size_t n;
-    float *x = tg_floats(f, tg_named(f, name), &n);
-
-    for (size_t i = 0; i < n; i++)
-        x[i] = v;
-    tg_put(f, tg_named(f, name), x);
-}
-
-/* Row i becomes row i + 1, the last stays. */
-static void rows_ahead(struct mil_function *f, const char *name)
-{
-    mil_ref v = tg_named(f, name);
-    size_t n, cols = (size_t)mil_value(f, v)->type.dims[1];
-    float *x = tg_floats(f, v, &n);
-
-    memmove(x, x + cols, (n - cols) * sizeof(*x));
-    tg_put(f, v, x);
-}
-
-/* An op's output is no longer used, its argument is. */
-static void bypass(struct mil_function *f, struct mil_op *op, const char *param)
-{
-    mil_ref out = op->outs[0], in = tg_arg(op, param, 0);
-
-    tg_replace(f, out, in);
 }
 
 /* Of layer 0: reads of the cache are slices of what read_state gave. */
@@ -228,15 +56,15 @@ static struct mil_op *cache_slice(struct mil_function *f, int nth)
 
 static void rope_keys_ahead(struct mil_function *f)
 {
-    rows_ahead(f, "rope_cos");
-    rows_ahead(f, "rope_sin");
+    tf_rows_ahead(f, "rope_cos");
+    tf_rows_ahead(f, "rope_sin");
 }
 
 static void rope_all_ahead(struct mil_function *f)
 {
     rope_keys_ahead(f);
-    rows_ahead(f, "rope_cos_query");
-    rows_ahead(f, "rope_sin_query");
+    tf_rows_ahead(f, "rope_cos_query");
+    tf_rows_ahead(f, "rope_sin_query");
 }
 
 static void rope_sign(struct mil_function *f)
@@ -269,28 +97,28 @@ static void rope_last_row(struct mil_function *f)
 
 static void attention_scale(struct mil_function *f)
 {
-    scale(f, "rope_cos_query", 1.1f);
-    scale(f, "rope_sin_query", 1.1f);
+    tf_scale(f, "rope_cos_query", 1.1f);
+    tf_scale(f, "rope_sin_query", 1.1f);
 }
 
 /* ---- attention ---- */
 
 static void keys_for_values(struct mil_function *f)
 {
-    cross(f, tg_named(f, "layers_0_self_attn_k_proj"),
-          tg_named(f, "layers_0_self_attn_v_proj"));
+    tf_cross(f, tg_named(f, "layers_0_self_attn_k_proj"),
+             tg_named(f, "layers_0_self_attn_v_proj"));
 }
 
 static void weights_keys_for_values(struct mil_function *f)
 {
-    exchange(f, "layers_0_self_attn_k_proj_weight",
-             "layers_0_self_attn_v_proj_weight");
+    tf_exchange(f, "layers_0_self_attn_k_proj_weight",
+                "layers_0_self_attn_v_proj_weight");
 }
 
 static void norms_of_queries_and_keys(struct mil_function *f)
 {
-    exchange(f, "layers_0_self_attn_q_norm_weight",
-             "layers_0_self_attn_k_norm_weight");
+    tf_exchange(f, "layers_0_self_attn_q_norm_weight",
+                "layers_0_self_attn_k_norm_weight");
 }
 
 static void transposed_output(struct mil_function *f)
@@ -377,7 +205,7 @@ static void mask_late(struct mil_function *f)
 
 static void mask_ignored(struct mil_function *f)
 {
-    bypass(f, tg_op(f, MIL_OP_minimum, "layers_0_", 0), "x");
+    tf_bypass(f, tg_op(f, MIL_OP_minimum, "layers_0_", 0), "x");
 }
 
 /* The last column of the context stays hidden: one position is wrong. */
@@ -446,13 +274,13 @@ static void write_other_row(struct mil_function *f)
 
 static void norm_of_ones(struct mil_function *f)
 {
-    fill(f, "layers_0_input_layernorm_weight", 1);
+    tf_fill(f, "layers_0_input_layernorm_weight", 1);
 }
 
 static void norm_of_another_layer(struct mil_function *f)
 {
-    exchange(f, "layers_0_post_attention_layernorm_weight",
-             "layers_1_post_attention_layernorm_weight");
+    tf_exchange(f, "layers_0_post_attention_layernorm_weight",
+                "layers_1_post_attention_layernorm_weight");
 }
 
 static void norm_with_nan(struct mil_function *f)
@@ -489,13 +317,13 @@ static void epsilon(struct mil_function *f)
 
 static void gate_for_up(struct mil_function *f)
 {
-    cross(f, tg_named(f, "layers_0_mlp_gate_proj"),
-          tg_named(f, "layers_0_mlp_up_proj"));
+    tf_cross(f, tg_named(f, "layers_0_mlp_gate_proj"),
+             tg_named(f, "layers_0_mlp_up_proj"));
 }
 
 static void gate_not_halved(struct mil_function *f)
 {
-    scale(f, "layers_0_mlp_gate_proj_weight", 2);
+    tf_scale(f, "layers_0_mlp_gate_proj_weight", 2);
 }
 
 static void silu_half_lost(struct mil_function *f)
@@ -514,12 +342,12 @@ static void sigmoid_for_tanh(struct mil_function *f)
 
 static void residual_dropped(struct mil_function *f)
 {
-    bypass(f, tg_op(f, MIL_OP_add, "layers_1_", 2), "y");
+    tf_bypass(f, tg_op(f, MIL_OP_add, "layers_1_", 2), "y");
 }
 
 static void mlp_dropped(struct mil_function *f)
 {
-    bypass(f, tg_op(f, MIL_OP_add, "layers_1_", 4), "x");
+    tf_bypass(f, tg_op(f, MIL_OP_add, "layers_1_", 4), "x");
 }
 
 static void first_for_last_token(struct mil_function *f)
@@ -545,8 +373,8 @@ static void first_for_last_token(struct mil_function *f)
 
 static void layer_from_another(struct mil_function *f)
 {
-    exchange(f, "layers_0_mlp_down_proj_weight",
-             "layers_1_mlp_down_proj_weight");
+    tf_exchange(f, "layers_0_mlp_down_proj_weight",
+                "layers_1_mlp_down_proj_weight");
 }
 
 /* Too little for logits. */
@@ -562,7 +390,7 @@ static void one_weight(struct mil_function *f)
 
 static void token_rows_ahead(struct mil_function *f)
 {
-    rows_ahead(f, "embed_tokens_weight");
+    tf_rows_ahead(f, "embed_tokens_weight");
 }
 
 /* The prompt of this one test has tokens below 100 alone. */
@@ -589,15 +417,15 @@ static void head_weights_exchanged(struct mil_function *f)
     struct mil_op *a = tg_op(f, MIL_OP_conv, "", 0);
     struct mil_op *b = tg_op(f, MIL_OP_conv, "", 1);
 
-    exchange(f, mil_value(f, tg_arg(a, "weight", 0))->name,
-             mil_value(f, tg_arg(b, "weight", 0))->name);
+    tf_exchange(f, mil_value(f, tg_arg(a, "weight", 0))->name,
+                mil_value(f, tg_arg(b, "weight", 0))->name);
 }
 
 static void head_part_of_zeros(struct mil_function *f)
 {
     struct mil_op *op = tg_op(f, MIL_OP_conv, "", -1);
 
-    fill(f, mil_value(f, tg_arg(op, "weight", 0))->name, 0);
+    tf_fill(f, mil_value(f, tg_arg(op, "weight", 0))->name, 0);
 }
 
 /* ---- palettized weights ---- */
@@ -696,7 +524,7 @@ static void indices_shifted(struct mil_function *f)
 
 /* ---- the suites ---- */
 
-static const struct fault graph_faults[] = {
+static const struct tf_fault graph_faults[] = {
     { "RoPE of keys a row ahead", CV_CHUNK, 1, rope_keys_ahead, NULL,
       "cosine_min" },
     { "RoPE a row ahead in prefill", CV_CHUNK, 1, rope_all_ahead, "prefill",
@@ -752,11 +580,11 @@ Test(gate_faults, graph)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .chunks = 2);
-    RUN_FAULTS(&t, graph_faults);
+    TF_RUN(&t, graph_faults);
     t_gate_drop(&t);
 }
 
-static const struct fault weight_faults[] = {
+static const struct tf_fault weight_faults[] = {
     { "weights of K and V exchanged", CV_CHUNK, 1, weights_keys_for_values,
       NULL, "weights_differ cosine_min" },
     { "norms of queries and keys exchanged", CV_CHUNK, 1,
@@ -782,11 +610,11 @@ Test(gate_faults, weights)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny");
-    RUN_FAULTS(&t, weight_faults);
+    TF_RUN(&t, weight_faults);
     t_gate_drop(&t);
 }
 
-static const struct fault llama_faults[] = {
+static const struct tf_fault llama_faults[] = {
     { "transposed o_proj", CV_CHUNK, 1, transposed_output, NULL,
       "weights_differ cosine_min" },
     { "LM-head parts exchanged", CV_HEAD, 0, head_parts_exchanged, NULL,
@@ -807,7 +635,7 @@ Test(gate_faults, llama_and_head)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "llama", .like = "tiny");
-    RUN_FAULTS(&t, llama_faults);
+    TF_RUN(&t, llama_faults);
     t_gate_drop(&t);
 }
 
@@ -846,25 +674,25 @@ static void small_keys(const char *ck)
 
 Test(gate_faults, epsilon_times_100)
 {
-    static const struct fault list[] = { { "epsilon x 100", CV_CHUNK, 1,
-                                           epsilon, NULL, "cosine_min" } };
+    static const struct tf_fault list[] = { { "epsilon x 100", CV_CHUNK, 1,
+                                              epsilon, NULL, "cosine_min" } };
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .bend = small_keys);
-    RUN_FAULTS(&t, list);
+    TF_RUN(&t, list);
     t_gate_drop(&t);
 }
 
 static void attention_scale_slightly(struct mil_function *f)
 {
-    scale(f, "rope_cos_query", 1.01f);
-    scale(f, "rope_sin_query", 1.01f);
+    tf_scale(f, "rope_cos_query", 1.01f);
+    tf_scale(f, "rope_sin_query", 1.01f);
 }
 
 /* What half precision itself costs hides them from the fp16 profile. */
 Test(gate_faults, slight_ones_need_the_f32_profile)
 {
-    static const struct fault list[] = {
+    static const struct tf_fault list[] = {
         { "attention scale x 1.01", CV_CHUNK, 1, attention_scale_slightly, NULL,
           "cosine_min psnr_min" },
         { "epsilon x 100 on inputs of deviation 1", CV_CHUNK, 1, epsilon, NULL,
@@ -876,10 +704,10 @@ Test(gate_faults, slight_ones_need_the_f32_profile)
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .chunks = 2);
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
         t_gate_copy(&t);
-        t_gate_edit(&t, list[i].kind, list[i].chunk, edit, &list[i]);
+        t_gate_edit(&t, list[i].kind, list[i].chunk, tf_edit, &list[i]);
         cr_expect_eq(t_gate_run(&t, t.copy, RUN_F32, &r), GATE_FAIL);
-        tell(&list[i], &r);
-        expect_checks(&list[i], &r);
+        tf_tell(&list[i], &r);
+        tf_expect_checks(&list[i], &r);
         cr_expect_eq(t_gate_run(&t, t.copy, RUN_FP16, &r), GATE_PASS);
     }
     t_gate_drop(&t);
@@ -888,12 +716,12 @@ Test(gate_faults, slight_ones_need_the_f32_profile)
 /* No prompt reads the row, so no logit knows. */
 Test(gate_faults, a_row_that_no_prompt_reads)
 {
-    static const struct fault x = { "a row that no prompt reads",
-                                    CV_EMBEDDINGS,
-                                    0,
-                                    unread_token,
-                                    NULL,
-                                    "weights_differ" };
+    static const struct tf_fault x = { "a row that no prompt reads",
+                                       CV_EMBEDDINGS,
+                                       0,
+                                       unread_token,
+                                       NULL,
+                                       "weights_differ" };
     char text[512] = "";
     struct t_gate t;
     struct gate_result r;
@@ -903,10 +731,10 @@ Test(gate_faults, a_row_that_no_prompt_reads)
     for (int i = 0; i < 64; i++)
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "%d ", i);
     t_write_text(t.tokens, text);
-    honest(&t, t.honest);
+    tf_honest(&t, t.honest);
     t_gate_copy(&t);
-    t_gate_edit(&t, x.kind, x.chunk, edit, &x);
-    judge(&t, &x);
+    t_gate_edit(&t, x.kind, x.chunk, tf_edit, &x);
+    tf_judge(&t, &x);
     t_gate_run(&t, t.copy, RUN_F32, &r);
     cr_expect(t_gate_check(&r, "cosine_min")->pass);
     cr_expect(strstr(r.reason, "'embed_tokens.weight', row 1008, column 159"),
@@ -916,7 +744,7 @@ Test(gate_faults, a_row_that_no_prompt_reads)
 
 /* Faults that logits show, whatever the oracle's weights, and faults that the
  * oracle on the package's own weights shares. */
-static const struct fault lut_faults[] = {
+static const struct tf_fault lut_faults[] = {
     { "LUT tables of two groups exchanged", CV_CHUNK, 1, tables_exchanged, NULL,
       "weights_misplaced weights_gain_error" },
     { "one LUT table x 1.01", CV_CHUNK, 1, table_stretched, NULL,
@@ -948,7 +776,7 @@ Test(gate_faults, palettized_6_bits)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny", .lut = "6");
-    RUN_FAULTS(&t, lut_faults);
+    TF_RUN(&t, lut_faults);
     t_gate_drop(&t);
 }
 
@@ -958,7 +786,7 @@ Test(gate_faults, palettized_2_bits)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "llama", .like = "tiny", .lut = "2,4");
-    RUN_FAULTS(&t, lut_faults);
+    TF_RUN(&t, lut_faults);
     t_gate_drop(&t);
 }
 
@@ -1019,15 +847,15 @@ static void flip_in_file(const struct t_gate *t, int chunk, const char *name)
 
 Test(gate_faults, one_bit_of_the_weight_file)
 {
-    static const struct fault x = { .name = "one bit of the weight file",
-                                    .caught = "weights_differ cosine_min" };
+    static const struct tf_fault x = { .name = "one bit of the weight file",
+                                       .caught = "weights_differ cosine_min" };
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "llama", .like = "tiny");
     t_gate_copy(&t);
     t_gate_own(&t, CV_CHUNK, 1);
     flip_in_file(&t, 1, "layers_1_self_attn_q_proj_weight");
-    judge(&t, &x);
+    tf_judge(&t, &x);
     t_gate_drop(&t);
 }
 
@@ -1076,30 +904,31 @@ static void forget_one(struct mil_program *p, const void *arg)
 
 Test(gate_faults, the_list_of_sources)
 {
-    static const struct fault lies = { .name = "K and V named for each other",
-                                       .caught = "weights_misplaced "
-                                                 "weights_gain_error "
-                                                 "cosine_min" };
-    static const struct fault one = { .name = "a constant not named",
-                                      .caught = "weights_missing" };
-    static const struct fault all = { .name = "no constant named",
-                                      .caught = "cosine_min" };
+    static const struct tf_fault lies = { .name =
+                                              "K and V named for each other",
+                                          .caught = "weights_misplaced "
+                                                    "weights_gain_error "
+                                                    "cosine_min" };
+    static const struct tf_fault one = { .name = "a constant not named",
+                                         .caught = "weights_missing" };
+    static const struct tf_fault all = { .name = "no constant named",
+                                         .caught = "cosine_min" };
     struct t_gate t, plain;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny", .lut = "4");
     t_gate_copy(&t);
     t_gate_edit(&t, CV_CHUNK, 1, lie, NULL);
-    judge(&t, &lies);
+    tf_judge(&t, &lies);
     /* Then nothing tells what compression cost: the bars are those of an
      * uncompressed package. */
     t_gate_copy(&t);
     t_gate_edit(&t, CV_CHUNK, 1, forget_list, NULL);
-    judge(&t, &all);
+    tf_judge(&t, &all);
     t_gate_drop(&t);
     T_GATE_MAKE(&plain, .arch = "qwen3", .like = "tiny");
     t_gate_copy(&plain);
     t_gate_edit(&plain, CV_CHUNK, 1, forget_one, NULL);
-    judge(&plain, &one);
+    tf_judge(&plain, &one);
     t_gate_drop(&plain);
 }
 
