@@ -101,7 +101,7 @@ const char *ct_yaml_get(struct ct_yaml *y, bool info, const char *key,
 
 static bool open_model(struct ct *c, int i, const char *path)
 {
-    const struct run_options o = { RUN_FP16, NULL };
+    const struct run_options o = { .profile = RUN_FP16 };
     struct err e = ERR_INIT;
 
     c->pkg[i] = pkg_open(path, &e);

@@ -27,7 +27,7 @@ static void fill(int32_t *tokens, size_t n, int64_t vocab)
 static void ours(const char *dir, const int32_t *tokens, size_t n,
                  float *logits)
 {
-    const struct run_options o = { RUN_FP16, NULL };
+    const struct run_options o = { .profile = RUN_FP16 };
     struct err e = ERR_INIT;
     struct package *p = package_open(dir, &o, &e);
     size_t at = 0;
