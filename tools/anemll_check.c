@@ -120,7 +120,20 @@ static int plan_model(const char *path, bool json, struct js_writer *w,
     return rc;
 }
 
-/* The sources of a folder: compiled forms say the same. */
+/* Whether names[i] is to be walked: of two forms of a model the source. */
+static bool is_walked(char *const *names, size_t n, size_t i)
+{
+    const char *end = strrchr(names[i], '.');
+
+    if (!is_model(names[i]) || strcmp(end, ".mlmodelc") != 0)
+        return is_model(names[i]);
+    for (size_t k = 0; k < n; k++)
+        if (!strncmp(names[k], names[i], (size_t)(end - names[i])) &&
+            !strcmp(names[k] + (end - names[i]), ".mlpackage"))
+            return false;
+    return true;
+}
+
 static int plan_folder(const char *dir, bool json, struct js_writer *w,
                        struct buf *out, struct err *e)
 {
@@ -131,18 +144,17 @@ static int plan_folder(const char *dir, bool json, struct js_writer *w,
     if (rc)
         return -1;
     for (size_t i = 0; !rc && i < n; i++) {
-        char *path = is_model(names[i]) && strstr(names[i], ".mlpackage")
-                         ? io_join(dir, names[i], e)
-                         : NULL;
+        char *path;
 
-        if (path)
-            rc = plan_model(path, json, w, out, e);
-        seen += path != NULL;
+        if (!is_walked(names, n, i))
+            continue;
+        seen++;
+        path = io_join(dir, names[i], e);
+        rc = path ? plan_model(path, json, w, out, e) : -1;
         mem_free(path);
     }
     io_list_free(names, n);
-    return rc || seen ? rc
-                      : err_set(e, ERR_INPUT, "'%s' holds no .mlpackage", dir);
+    return rc || seen ? rc : err_set(e, ERR_INPUT, "'%s' holds no model", dir);
 }
 
 static int show_plan(struct cli *c, const struct args *a, struct err *e)

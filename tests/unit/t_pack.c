@@ -16,6 +16,19 @@
 
 static struct err err;
 
+/* Sources alone: an edited program would differ from its compiled form. */
+static void drop_compiled(const char *name)
+{
+    char **names;
+    size_t n;
+
+    cr_assert_eq(io_list(t_conv_path(name), &names, &n, &err), 0);
+    for (size_t i = 0; i < n; i++)
+        if (strstr(names[i], ".mlmodelc"))
+            t_pack_remove(name, names[i]);
+    io_list_free(names, n);
+}
+
 void t_pack_make(const char *name, const struct t_pack_recipe *r)
 {
     char model[200];
@@ -35,6 +48,7 @@ void t_pack_make(const char *name, const struct t_pack_recipe *r)
                  0, "%s", err.text);
     o.lut_head = o.lut_ffn;
     t_conv_run(&o, name);
+    drop_compiled(name);
 }
 
 void t_pack_copy(const char *from, const char *to)
