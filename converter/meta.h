@@ -24,6 +24,7 @@ struct meta {
     /* From this position on, chunks that have the functions are called by
      * infer_rotate and prefill_rotate; ANEMLL's default where absent. */
     int64_t sliding_window;
+    int64_t local_cache_length; /* of a window that shifts; 0: none does */
     int lut_embeddings, lut_ffn, lut_lmhead; /* 0: none */
     bool prefill_last_token_output, recurrent_state;
     char embeddings[192], ffn[192], lm_head[192]; /* file names as written */

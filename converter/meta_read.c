@@ -140,7 +140,9 @@ static int fill(yaml_document_t *d, yaml_node_t *root, struct meta *m,
         get_int(d, p, "hidden_size", 1, 1 << 24, false, &m->hidden_size, e) ||
         get_int(d, p, "num_layers", 1, 10000, false, &m->num_layers, e) ||
         get_int(d, p, "sliding_window", 1, 1 << 24, false, &m->sliding_window,
-                e))
+                e) ||
+        get_int(d, p, "local_cache_length", 1, 1 << 24, false,
+                &m->local_cache_length, e))
         return -1;
     if (!m->sliding_window)
         m->sliding_window = 512;

@@ -19,6 +19,7 @@ struct package {
     size_t n;
     struct run_states *states;
     int64_t pos;
+    bool broken; /* a call failed half-way: states that count twice */
     int64_t hidden, vocab;
     int64_t ple;        /* width of per_layer_inputs; 0: there are none */
     bool rotates;       /* chunks have *_rotate functions */
@@ -293,6 +294,7 @@ void package_reset(struct package *p)
 {
     run_states_reset(p->states);
     p->pos = 0;
+    p->broken = false;
 }
 
 void package_restart(struct package *p)
@@ -305,6 +307,92 @@ void package_restart(struct package *p)
 int64_t package_position(const struct package *p)
 {
     return p->pos;
+}
+
+/* What would be lost on the way back to a position; NULL: nothing. */
+static const char *unwindable(const struct package *p, int64_t position)
+{
+    if (p->meta.recurrent_state)
+        return "a recurrent state";
+    if (position > 0 && p->meta.local_cache_length)
+        return "a window that shifts";
+    if (position > 0 && p->rotates && p->pos > p->meta.sliding_window)
+        return "a window that has rotated";
+    return NULL;
+}
+
+int package_seek(struct package *p, int64_t position, struct err *e)
+{
+    const char *what;
+
+    if (position < 0 || position > p->pos)
+        return err_set(e, ERR_INPUT,
+                       "position %" PRId64 " cannot follow: the next one is "
+                       "%" PRId64 ", and none may be left out",
+                       position, p->pos);
+    what = position < p->pos ? unwindable(p, position) : NULL;
+    if (what)
+        return err_set(e, ERR_INPUT,
+                       "position %" PRId64 " was fed already, the next one is "
+                       "%" PRId64 ": %s cannot be rewound; restore a snapshot, "
+                       "or reset and feed again",
+                       position, p->pos, what);
+    p->pos = position;
+    return 0;
+}
+
+/* ---- snapshots ---- */
+
+struct package_snapshot {
+    struct run_states *states;
+    int64_t pos;
+};
+
+struct package_snapshot *package_snapshot(const struct package *p,
+                                          struct err *e)
+{
+    struct package_snapshot *s = mem_zalloc(1, sizeof(*s), e);
+
+    if (!s)
+        return NULL;
+    s->pos = p->pos;
+    s->states = run_states_copy(p->states, e);
+    if (s->states)
+        return s;
+    package_snapshot_free(s);
+    return NULL;
+}
+
+int package_restore(struct package *p, const struct package_snapshot *s,
+                    struct err *e)
+{
+    struct run_states *states = run_states_copy(s->states, e);
+
+    if (!states)
+        return -1;
+    run_states_free(p->states);
+    p->states = states;
+    p->pos = s->pos;
+    p->broken = false;
+    return 0;
+}
+
+void package_snapshot_free(struct package_snapshot *s)
+{
+    if (!s)
+        return;
+    run_states_free(s->states);
+    mem_free(s);
+}
+
+const struct run_states *package_states(const struct package *p)
+{
+    return p->states;
+}
+
+const struct run_states *snapshot_states(const struct package_snapshot *s)
+{
+    return s->states;
 }
 
 /* ---- calls ---- */
@@ -490,8 +578,18 @@ static int feed_once(struct package *p, const int32_t *tokens, int64_t n,
                        "position %" PRId64 " is beyond the package's context "
                        "of %" PRId64 "; convert again with a larger --ctx",
                        (p->pos + n - 1), p->meta.context_length);
-    if (embed(p, tokens, n, e) || decode(p, n, &rows, e))
+    if (p->broken)
+        return err_set(e, ERR_INPUT,
+                       "a call at position %" PRId64 " failed half-way, and a "
+                       "recurrent state cannot be rewound: restore a snapshot, "
+                       "or reset and feed again",
+                       p->pos);
+    if (embed(p, tokens, n, e))
         return -1;
+    if (decode(p, n, &rows, e)) {
+        p->broken = p->meta.recurrent_state;
+        return -1;
+    }
     p->pos += n;
     if (!logits)
         return 0;

@@ -26,11 +26,33 @@ void package_reset(struct package *p);
 /* Position 0 as runtimes restart: states stay what they are, unless they are
  * of a kind that cannot be rewound. */
 void package_restart(struct package *p);
+/* The position of the next token is to be `position`. Back is fine where
+ * every position has a place of its own in the cache. A recurrent state has
+ * none, a token given twice counts twice: there only the position that is due
+ * is taken. A window that shifts or has rotated starts anew at 0 alone. Ahead
+ * would leave positions out: refused. */
+int package_seek(struct package *p, int64_t position,
+                 struct err *e) ATTR_MUST_USE;
+/* Where all states stand: the way back for packages that cannot be rewound. A
+ * snapshot may be restored any number of times, and outlives the package. */
+struct package_snapshot;
+struct package_snapshot *package_snapshot(const struct package *p,
+                                          struct err *e) ATTR_MUST_USE;
+/* On failure the package is as it was. */
+int package_restore(struct package *p, const struct package_snapshot *s,
+                    struct err *e) ATTR_MUST_USE;
+void package_snapshot_free(struct package_snapshot *s);
+/* Contents, by name: run.h. Of the package: until it is fed or reset. */
+const struct run_states *package_states(const struct package *p);
+const struct run_states *snapshot_states(const struct package_snapshot *s);
+
 /* Feeds `n` tokens at the current position: one prefill call when n equals
  * the batch size and `prefill` is set, else token by token through infer.
  * logits: [vocab] of the last token, or NULL to skip the head. After a
  * prefill call logits are only available from packages whose prefill yields
- * the last token (prefill_last_token_output); others: ERR_UNSUPPORTED. */
+ * the last token (prefill_last_token_output); others: ERR_UNSUPPORTED. After
+ * a call that failed half-way a recurrent package takes nothing but reset and
+ * restore. */
 int package_feed(struct package *p, const int32_t *tokens, size_t n,
                  bool prefill, float *logits, struct err *e) ATTR_MUST_USE;
 int64_t package_position(const struct package *p);

@@ -4,6 +4,7 @@
  */
 #include <criterion/criterion.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,4 +234,297 @@ Test(package_run, opened_twice_gives_the_same)
     }
     package_close(p);
     package_close(q);
+}
+
+/* ---- positions ---- */
+
+static void seek_refused(struct package *p, int64_t position, const char *says)
+{
+    struct err e = ERR_INIT;
+    int64_t was = package_position(p);
+
+    cr_expect_eq(package_seek(p, position, &e), -1);
+    cr_expect_eq((int)e.code, (int)ERR_INPUT);
+    cr_expect(strstr(e.text, says), "%s", e.text);
+    cr_expect_eq(package_position(p), was);
+}
+
+/* Every position has a place of its own in the cache: runtimes run the last
+ * token of a prompt again. */
+Test(package_run, plain_packages_go_back)
+{
+    struct package *p = open_ok();
+    struct err e = ERR_INIT;
+    float a[64], b[64];
+    int32_t t[10];
+
+    fill(t, 10);
+    feed(p, t, 9, false, NULL);
+    feed(p, t + 9, 1, false, a);
+    cr_assert_eq(package_seek(p, 9, &e), 0, "%s", e.text);
+    feed(p, t + 9, 1, false, b);
+    cr_expect_eq(memcmp(a, b, sizeof a), 0);
+    seek_refused(p, 11, "position 11 cannot follow: the next one is 10");
+    seek_refused(p, -1, "position -1 cannot follow");
+    package_close(p);
+}
+
+/* ---- windows ---- */
+
+static void convert_gemma(const char *arch)
+{
+    struct cv_options o;
+
+    t_conv_synth(arch, "tiny", "g");
+    o = t_conv_options("g");
+    o.ctx = 128; /* the window is 32 */
+    o.lut_ffn.bits = o.lut_head.bits = 0;
+    t_conv_run(&o, "pkg");
+}
+
+TestSuite(package_window, .fini = t_conv_clean);
+
+Test(package_window, that_shifts_starts_anew_at_0_alone)
+{
+    struct package *p;
+    struct err e = ERR_INIT;
+    float a[512], b[512];
+    int32_t t[20];
+
+    convert_gemma("gemma4");
+    p = open_ok();
+    fill(t, 20);
+    cr_assert_gt(package_meta(p)->local_cache_length, 0);
+    feed(p, t, 16, true, NULL);
+    feed(p, t + 16, 4, false, a);
+    seek_refused(p, 19,
+                 "position 19 was fed already, the next one is 20: a window "
+                 "that shifts cannot be rewound");
+    cr_assert_eq(package_seek(p, 0, &e), 0, "%s", e.text);
+    feed(p, t, 16, true, NULL);
+    feed(p, t + 16, 4, false, b);
+    cr_expect_eq(memcmp(a, b, sizeof a), 0);
+    package_close(p);
+}
+
+Test(package_window, that_has_rotated_cannot_go_back)
+{
+    struct package *p;
+    struct err e = ERR_INIT;
+    int32_t t[40];
+
+    convert_gemma("gemma3");
+    p = open_ok();
+    fill(t, 40);
+    feed(p, t, 32, false, NULL);
+    cr_expect_eq(package_seek(p, 31, &e), 0); /* not yet */
+    feed(p, t + 31, 2, false, NULL);
+    seek_refused(p, 32, "a window that has rotated cannot be rewound");
+    cr_expect_eq(package_seek(p, 0, &e), 0);
+    package_close(p);
+}
+
+/* ---- recurrent packages ---- */
+
+#define VOCAB 512 /* of the made checkpoint */
+
+/* A package "pkg" of a hybrid model: context 64, batch 16, two chunks. */
+static void set_up_hybrid(void)
+{
+    struct cv_options o;
+
+    t_conv_synth("qwen3_5", "tiny", "h");
+    o = t_conv_options("h");
+    o.chunks = 2;
+    o.lut_ffn.bits = o.lut_head.bits = 0;
+    t_conv_run(&o, "pkg");
+}
+
+TestSuite(package_recurrent, .init = set_up_hybrid, .fini = t_conv_clean);
+
+/* Largest difference over largest value. */
+static double apart(const float *a, const float *b, size_t n)
+{
+    double diff = 0, max = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        diff = fmax(diff, fabs((double)a[i] - (double)b[i]));
+        max = fmax(max, fabs((double)b[i]));
+    }
+    return diff / max;
+}
+
+Test(package_recurrent, a_prompt_of_full_batches_has_logits_from_prefill)
+{
+    struct package *p = open_ok();
+    float a[VOCAB], b[VOCAB];
+    int32_t t[33];
+
+    fill(t, 33);
+    cr_assert(package_meta(p)->recurrent_state);
+    feed(p, t, 16, true, NULL);
+    feed(p, t + 16, 16, true, a); /* the last call: no token runs again */
+    package_reset(p);
+    feed(p, t, 32, false, b);
+    cr_expect_lt(apart(a, b, VOCAB), 1e-4);
+    /* Generation goes on from either. */
+    feed(p, t + 32, 1, false, b);
+    package_reset(p);
+    feed(p, t, 16, true, NULL);
+    feed(p, t + 16, 16, true, NULL);
+    feed(p, t + 32, 1, false, a);
+    cr_expect_lt(apart(a, b, VOCAB), 1e-4);
+    package_close(p);
+}
+
+Test(package_recurrent, no_position_twice_and_none_left_out)
+{
+    struct package *p = open_ok();
+    struct err e = ERR_INIT;
+    float a[VOCAB], b[VOCAB];
+    int32_t t[17];
+
+    fill(t, 17);
+    feed(p, t, 16, true, a);
+    seek_refused(p, 15,
+                 "position 15 was fed already, the next one is 16: a recurrent "
+                 "state cannot be rewound; restore a snapshot, or reset and "
+                 "feed again");
+    seek_refused(p, 0, "position 0 was fed already");
+    seek_refused(p, 17, "position 17 cannot follow: the next one is 16");
+    cr_expect_eq(package_seek(p, 16, &e), 0); /* it is due */
+    feed(p, t + 16, 1, false, a);
+    /* A fresh context is the way back that is always open. */
+    package_restart(p);
+    cr_expect_eq(package_position(p), 0);
+    feed(p, t, 16, true, NULL);
+    feed(p, t + 16, 1, false, b);
+    cr_expect_eq(memcmp(a, b, sizeof a), 0);
+    package_close(p);
+}
+
+/* As in speculative decoding: three tokens are tried and rejected. */
+Test(package_recurrent, a_snapshot_is_the_way_back)
+{
+    struct package *p = open_ok();
+    struct package_snapshot *s;
+    struct err e = ERR_INIT;
+    float a[VOCAB], b[VOCAB];
+    int32_t t[24];
+
+    fill(t, 24);
+    feed(p, t, 16, true, NULL);
+    feed(p, t + 16, 2, false, NULL);
+    s = package_snapshot(p, &e);
+    cr_assert(s, "%s", e.text);
+    feed(p, t + 18, 1, false, a);
+    for (int i = 0; i < 2; i++) { /* more than once */
+        feed(p, t + 20, 3, false, NULL);
+        cr_assert_eq(package_restore(p, s, &e), 0, "%s", e.text);
+        cr_expect_eq(package_position(p), 18);
+        feed(p, t + 18, 1, false, b);
+        cr_expect_eq(memcmp(a, b, sizeof a), 0);
+    }
+    /* Without the snapshot the rejected tokens would stay. */
+    package_reset(p);
+    feed(p, t, 18, false, NULL);
+    feed(p, t + 20, 3, false, NULL);
+    feed(p, t + 18, 1, false, b);
+    cr_expect_gt(apart(a, b, VOCAB), 1e-3);
+    package_snapshot_free(s);
+    package_close(p);
+}
+
+/* Contents are all there is: they serve a package opened later. */
+Test(package_recurrent, a_snapshot_outlives_its_package)
+{
+    struct package *p = open_ok(), *q;
+    struct package_snapshot *s;
+    struct err e = ERR_INIT;
+    float a[VOCAB], b[VOCAB];
+    int32_t t[6];
+
+    fill(t, 6);
+    feed(p, t, 5, false, NULL);
+    s = package_snapshot(p, &e);
+    cr_assert(s, "%s", e.text);
+    feed(p, t + 5, 1, false, a);
+    package_close(p);
+    q = open_ok();
+    cr_assert_eq(package_restore(q, s, &e), 0, "%s", e.text);
+    feed(q, t + 5, 1, false, b);
+    cr_expect_eq(memcmp(a, b, sizeof a), 0);
+    package_snapshot_free(s);
+    package_close(q);
+}
+
+/* No allocation may leave a package between two contexts. */
+Test(package_recurrent, a_failed_restore_changes_nothing)
+{
+    struct package *p = open_ok();
+    struct package_snapshot *s;
+    struct err e = ERR_INIT;
+    float a[VOCAB], b[VOCAB];
+    int32_t t[8];
+    long n = 0;
+
+    fill(t, 8);
+    s = package_snapshot(p, &e); /* empty: states are not there yet */
+    cr_assert(s, "%s", e.text);
+    package_snapshot_free(s);
+    feed(p, t, 4, false, NULL);
+    s = package_snapshot(p, &e);
+    cr_assert(s, "%s", e.text);
+    feed(p, t + 4, 3, false, NULL);
+    for (;; n++) {
+        int rc;
+
+        err_reset(&e);
+        mem_fail_at(n, true);
+        rc = package_restore(p, s, &e);
+        mem_fail_at(-1, false);
+        if (!rc)
+            break;
+        cr_assert_eq((int)e.code, (int)ERR_NOMEM, "%s", e.text);
+        cr_assert_eq(package_position(p), 7);
+    }
+    cr_expect_gt(n, 3);
+    feed(p, t + 4, 1, false, a);
+    package_reset(p);
+    feed(p, t, 5, false, b);
+    cr_expect_eq(memcmp(a, b, sizeof a), 0);
+    package_snapshot_free(s);
+    package_close(p);
+}
+
+/* Nobody knows which layers a call that failed has reached. */
+Test(package_recurrent, nothing_follows_a_call_that_failed_half_way)
+{
+    float a[VOCAB], b[VOCAB];
+    bool refused = false;
+    int32_t t[2];
+    long n = 0;
+    int rc;
+
+    fill(t, 2);
+    do {
+        struct package *p = open_ok();
+        struct err e = ERR_INIT;
+
+        mem_fail_at(n++, false);
+        rc = package_feed(p, t, 1, false, NULL, &e);
+        mem_fail_at(-1, false);
+        err_reset(&e);
+        if (rc && package_feed(p, t, 1, false, NULL, &e)) {
+            cr_assert(strstr(e.text, "failed half-way"), "%s", e.text);
+            refused = true;
+            package_reset(p);
+            feed(p, t, 1, false, NULL);
+        }
+        feed(p, t + 1, 1, false, b);
+        cr_expect(n == 1 || !memcmp(a, b, sizeof a), "%ld", n);
+        memcpy(a, b, sizeof a);
+        package_close(p);
+    } while (rc);
+    cr_expect(refused && n > 3);
 }
