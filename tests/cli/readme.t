@@ -47,6 +47,9 @@ transcript() {
 test_readme() {
     document README.md
 }
+test_recurrent() {
+    document docs/RECURRENT.md
+}
 test_readme_lists_every_option() {
     for tool in convert check inspect; do
         run anemll-$tool --help
@@ -59,7 +62,8 @@ test_readme_lists_every_option() {
     done
 }
 test_links_lead_somewhere() {
-    for d in README.md CONTRIBUTING.md CHANGELOG.md docs/ARCHITECTURE.md docs/GATE.md docs/LINT.md; do
+    for d in README.md CONTRIBUTING.md CHANGELOG.md docs/ARCHITECTURE.md docs/GATE.md \
+        docs/LINT.md docs/RECURRENT.md; do
         for l in $(grep -o '](\([^)]*\))' "$SRC/$d" | sed 's/](//; s/)//'); do
             case $l in
             http*) ;;
@@ -71,21 +75,29 @@ test_links_lead_somewhere() {
     done
 }
 test_documents_name_files_that_exist() {
-    for d in README.md CONTRIBUTING.md docs/ARCHITECTURE.md docs/GATE.md docs/LINT.md; do
+    for d in README.md CONTRIBUTING.md docs/ARCHITECTURE.md docs/GATE.md docs/LINT.md \
+        docs/RECURRENT.md; do
         for f in $(grep -oE '`[a-z]+/[a-zA-Z0-9_./]+[a-z]`' "$SRC/$d" | tr -d '`'); do
             case $f in build/* | results/*) continue ;; esac
             [ -e "$SRC/$f" ] || fail "$d names '$f', which is not there"
         done
     done
 }
-test_gate_document_lists_every_check() {
-    cp -r "$(package)" p
-    run anemll-check p --hf "$(tiny)" --profile f32 --json
+lists_checks() { # PACKAGE CHECKPOINT PROFILE: more than 5 of them
+    run anemll-check "$1" --hf "$2" --profile "$3" --json
     expect_exit 0
     i=0
     while name=$(json_get stdout checks.$i.name 2>/dev/null); do
-        grep -q "\`$name\`" "$SRC/docs/GATE.md" || fail "docs/GATE.md lacks $name"
+        grep -q "\`${name#f32_}\`" "$SRC/docs/GATE.md" ||
+            fail "docs/GATE.md lacks $name"
         i=$((i + 1))
     done
     [ $i -gt 5 ] || fail "only $i checks"
+}
+test_gate_document_lists_every_check() {
+    cp -r "$(package)" p
+    lists_checks p "$(tiny)" f32
+    anemll-fixtures checkpoint -q --arch qwen3_5 --like tiny -o hybrid
+    anemll-convert -q --hf hybrid --ctx 64 --batch 16 --no-gate -o q >/dev/null
+    lists_checks q hybrid fp16
 }
