@@ -6,11 +6,15 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "converter/base/io.h"
 #include "converter/base/num.h"
+#include "converter/gate_judge.h"
 #include "converter/gate_metrics.h"
+#include "converter/gate_noise.h"
+#include "converter/gate_states.h"
 #include "converter/gate_weights.h"
 #include "converter/package_run.h"
 #include "converter/package_source.h"
@@ -21,14 +25,15 @@ struct gate {
     struct gate_result *r;
     struct package *pkg;
     struct package_source *src;
-    struct oracle *ref; /* on the checkpoint's weights */
-    struct oracle *dec; /* on the package's decoded weights, or NULL */
-    struct prompts prompts;
-    size_t own; /* the last `own` prompts are not the user's */
+    struct oracle *ref;      /* on the checkpoint's weights */
+    struct oracle *dec;      /* on the package's decoded weights, or NULL */
+    struct prompts *prompts; /* made unless there are any */
+    size_t own;              /* the last `own` prompts are not the user's */
     int64_t vocab, ctx, batch;
     int64_t block;              /* positions that the oracles take at once */
     float *ref_rows, *dec_rows; /* [block, vocab] */
     float *row;                 /* [vocab] */
+    double *errors;             /* [ctx], of the longest prompt */
     float *pre_rows;            /* prefill pass: [n_pre, vocab] */
     int32_t *pre_at;            /* [T]: row of each position, -1: none */
     float *kept;                /* for --logits: [T, vocab] */
@@ -39,19 +44,10 @@ struct gate {
 
 /* ---- prompts ---- */
 
-static uint64_t next_random(uint64_t *s) /* splitmix64 */
-{
-    uint64_t z = (*s += 0x9e3779b97f4a7c15u);
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static int add_prompt(struct gate *g, int64_t n, int32_t **ids, struct err *e)
 {
     *ids = mem_zalloc((size_t)n, sizeof(**ids), e);
-    if (*ids && !prompts_add(&g->prompts, *ids, (size_t)n, e))
+    if (*ids && !prompts_add(g->prompts, *ids, (size_t)n, e))
         return 0;
     mem_free(*ids);
     return -1;
@@ -65,7 +61,7 @@ static int64_t seed_ids(const struct gate *g, int32_t *ids, int64_t n,
     if (bos >= 0 && bos < g->vocab && n > 1)
         ids[at++] = (int32_t)bos;
     while (at < n)
-        ids[at++] = (int32_t)(next_random(&seed) % (uint64_t)g->vocab);
+        ids[at++] = (int32_t)(gate_random(&seed) % (uint64_t)g->vocab);
     return at;
 }
 
@@ -79,10 +75,15 @@ static int32_t best_token(const float *x, int64_t n)
     return (int32_t)b;
 }
 
+static int64_t past_border(int64_t batch, int64_t ctx)
+{
+    return batch + 32 < ctx ? batch + 32 : ctx;
+}
+
 /* A few seeded ids, continued greedily by the oracle past a batch border. */
 static int greedy_prompt(struct gate *g, struct err *e)
 {
-    int64_t n = g->batch + 32 < g->ctx ? g->batch + 32 : g->ctx;
+    int64_t n = past_border(g->batch, g->ctx);
     int64_t seeded = n < 9 ? n : 9;
     struct oracle_out out = { .last_logits = g->row };
     int32_t *ids;
@@ -113,40 +114,38 @@ static int border_prompt(struct gate *g, struct err *e)
 {
     int32_t *ids;
 
-    for (size_t i = 0; i < g->prompts.n; i++)
-        if ((int64_t)g->prompts.lengths[i] >= g->ctx)
+    for (size_t i = 0; i < g->prompts->n; i++)
+        if ((int64_t)g->prompts->lengths[i] >= g->ctx)
             return 0;
     if (add_prompt(g, g->ctx, &ids, e))
         return -1;
     /* The first prompt over and over: text as the model knows it, since what
      * random ids do to a recurrent state is noise. */
     for (int64_t i = 0; i < g->ctx; i++)
-        ids[i] = g->prompts.ids[0][(size_t)i % g->prompts.lengths[0]];
+        ids[i] = g->prompts->ids[0][(size_t)i % g->prompts->lengths[0]];
     g->own = 1;
     return 0;
 }
 
 static int make_prompts(struct gate *g, struct err *e)
 {
+    struct prompts *p = g->prompts;
+
     if (g->o->tokens) {
-        if (prompts_read(&g->prompts, g->o->tokens, g->vocab, e))
+        if (prompts_read(p, g->o->tokens, g->vocab, e))
             return -1;
     } else if (greedy_prompt(g, e)) {
         return -1;
     }
-    for (size_t i = 0; i < g->prompts.n; i++)
-        if ((int64_t)g->prompts.lengths[i] > g->ctx) {
+    for (size_t i = 0; i < p->n; i++)
+        if ((int64_t)p->lengths[i] > g->ctx) {
             log_warn(g->o->log,
                      "prompt %zu has %zu tokens, the package's context %" PRId64
                      ": the rest is left out",
-                     i, g->prompts.lengths[i], g->ctx);
-            g->prompts.lengths[i] = (size_t)g->ctx;
+                     i, p->lengths[i], g->ctx);
+            p->lengths[i] = (size_t)g->ctx;
         }
-    if (border_prompt(g, e))
-        return -1;
-    for (size_t i = 0; i < g->prompts.n; i++)
-        g->total += 2 * g->prompts.lengths[i];
-    return 0;
+    return border_prompt(g, e);
 }
 
 /* ---- opening ---- */
@@ -201,7 +200,8 @@ static int64_t block_of(int64_t vocab, int64_t batch)
     return n < 1 ? 1 : n < batch ? n : batch;
 }
 
-/* Float32 weights are rounded even in an uncompressed package. */
+/* Float32 weights are rounded even in an uncompressed package, as are sums and
+ * products that were folded into a constant. */
 static bool has_float32(const struct ckpt *c)
 {
     for (size_t i = 0; i < c->ledger.n; i++)
@@ -229,7 +229,11 @@ static int open_oracles(struct gate *g, struct err *e)
     g->r->sourced = g->src != NULL;
     g->r->compressed =
         g->src && (package_source_compressed(g->src) ||
+<<<<<<< HEAD
                    package_source_rounded(g->src) || has_float32(g->o->ckpt));
+=======
+                   package_source_folds(g->src) || has_float32(g->o->ckpt));
+>>>>>>> 2ba8a26 (all)
     /* Tables of rotations are fp16 in any package: what judges its bytes has
      * them so, what compression cost is counted from the exact ones. */
     oo.half_rope = !g->r->compressed;
@@ -256,17 +260,27 @@ static int open_all(struct gate *g, struct err *e)
     g->vocab = package_vocab(g->pkg);
     g->ctx = package_meta(g->pkg)->context_length;
     g->batch = package_meta(g->pkg)->batch_size;
+    g->r->ctx = g->ctx;
+    g->r->batch = g->batch;
+    g->r->recurrent = package_meta(g->pkg)->recurrent_state;
+    g->r->experts = g->o->ckpt && g->o->ckpt->hp.experts;
     if (g->o->ckpt && (check_same(g, e) || open_oracles(g, e)))
         return -1;
     g->block = block_of(g->vocab, g->batch);
     v = (size_t)g->vocab;
     b = (size_t)g->block;
     g->row = mem_alloc(v, sizeof(float), e);
+    g->errors = mem_zalloc((size_t)g->ctx, sizeof(double), e);
     g->ref_rows = g->ref ? mem_alloc(v * b, sizeof(float), e) : NULL;
     g->dec_rows = g->dec ? mem_alloc(v * b, sizeof(float), e) : NULL;
-    if (!g->row || (g->ref && !g->ref_rows) || (g->dec && !g->dec_rows))
+    if (!g->row || !g->errors || (g->ref && !g->ref_rows) ||
+        (g->dec && !g->dec_rows))
         return -1;
-    return make_prompts(g, e);
+    if (!g->prompts->n && make_prompts(g, e))
+        return -1;
+    for (size_t i = 0; i < g->prompts->n; i++)
+        g->total += 2 * g->prompts->lengths[i];
+    return 0;
 }
 
 static void close_all(struct gate *g)
@@ -275,10 +289,10 @@ static void close_all(struct gate *g)
     package_source_close(g->src);
     oracle_free(g->ref);
     oracle_free(g->dec);
-    prompts_release(&g->prompts);
     mem_free(g->ref_rows);
     mem_free(g->dec_rows);
     mem_free(g->row);
+    mem_free(g->errors);
     mem_free(g->pre_rows);
     mem_free(g->pre_at);
     mem_free(g->kept);
@@ -378,6 +392,47 @@ static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
     return 0;
 }
 
+/* Errors that grow from step to step show along the longest prompt. */
+static void add_drift(struct gate *g, int64_t n, int64_t at, int64_t in_block,
+                      const float *package)
+{
+    const float *rows = g->dec ? g->dec_rows : g->ref_rows;
+
+    if (rows && n == g->ctx)
+        g->errors[at] =
+            metrics_distance(rows + in_block * g->vocab, package, g->vocab);
+}
+
+static int by_size(const void *pa, const void *pb)
+{
+    const double *a = pa, *b = pb;
+
+    return (*a > *b) - (*a < *b);
+}
+
+/* Medians: the odd position where the model is beside itself is no drift. NaN
+ * has no place in an order. */
+static void take_drift(struct gate *g)
+{
+    struct gate_drift *d = &g->r->drift;
+    size_t n = (size_t)g->ctx / GATE_QUARTERS;
+
+    if (!g->r->reached_end || !g->ref || !n)
+        return;
+    d->positions = n * GATE_QUARTERS;
+    for (size_t q = 0; q < GATE_QUARTERS; q++) {
+        double *e = g->errors + q * n;
+
+        d->error[q] = 0;
+        for (size_t i = 0; i < n; i++)
+            metrics_keep_max(&d->error[q], e[i]);
+        if (d->error[q] != d->error[q])
+            continue;
+        qsort(e, n, sizeof(*e), by_size);
+        d->error[q] = e[n / 2];
+    }
+}
+
 static void compare_position(struct gate *g, size_t prompt, int64_t at,
                              int64_t in_batch, const float *package,
                              int64_t next)
@@ -407,16 +462,24 @@ static void compare_passes(struct gate *g, const float *pre, const float *inf)
 static int infer_position(struct gate *g, size_t prompt, int64_t at,
                           int64_t in_batch, struct err *e)
 {
+<<<<<<< HEAD
     const int32_t *ids = g->prompts.ids[prompt];
     int64_t n = (int64_t)g->prompts.lengths[prompt];
     int64_t k = g->pre_at[at], next = -1;
     bool own = prompt >= g->prompts.n - g->own;
+=======
+    const int32_t *ids = g->prompts->ids[prompt];
+    int64_t n = (int64_t)g->prompts->lengths[prompt];
+    int64_t k = pre_index(g, n, at), next = -1;
+    bool own = prompt >= g->prompts->n - g->own;
+>>>>>>> 2ba8a26 (all)
 
     if (package_feed(g->pkg, ids + at, 1, false, g->row, e))
         return -1;
-    if (at + 1 < n && (!own || g->prompts.n == g->own))
+    if (at + 1 < n && (!own || g->prompts->n == g->own))
         next = ids[at + 1];
     compare_position(g, prompt, at, in_batch, g->row, next);
+    add_drift(g, n, at, in_batch, g->row);
     if (k >= 0) {
         const float *pre = g->pre_rows + k * g->vocab;
 
@@ -445,14 +508,13 @@ static int oracles_feed(struct gate *g, const int32_t *ids, size_t n,
     return 0;
 }
 
-static int run_prompt(struct gate *g, size_t prompt, struct err *e)
+/* Every position by infer, beside the oracles. */
+static int infer_pass(struct gate *g, size_t prompt, struct err *e)
 {
-    const int32_t *ids = g->prompts.ids[prompt];
-    int64_t n = (int64_t)g->prompts.lengths[prompt];
+    const int32_t *ids = g->prompts->ids[prompt];
+    int64_t n = (int64_t)g->prompts->lengths[prompt];
 
-    if (prefill_pass(g, ids, n, e))
-        return -1;
-    package_reset(g->pkg); /* nor stand in for what infer has to write */
+    package_reset(g->pkg); /* what prefill wrote must not stand in */
     if ((g->ref && oracle_reset(g->ref, e)) ||
         (g->dec && oracle_reset(g->dec, e)))
         return -1;
@@ -465,7 +527,38 @@ static int run_prompt(struct gate *g, size_t prompt, struct err *e)
             if (infer_position(g, prompt, p + i, i, e))
                 return -1;
     }
+    return 0;
+}
+
+/* Both calls have fed the same tokens: what is left in the states? */
+static int both_passes(struct gate *g, size_t prompt, struct err *e)
+{
+    int64_t n = (int64_t)g->prompts->lengths[prompt];
+    struct package_snapshot *s;
+    int rc;
+
+    if (prefill_pass(g, g->prompts->ids[prompt], n, e))
+        return -1;
+    if (!g->r->recurrent)
+        return infer_pass(g, prompt, e);
+    s = package_snapshot(g->pkg, e);
+    rc = s ? infer_pass(g, prompt, e) : -1;
+    if (!rc)
+        gate_states_compare(g->pkg, snapshot_states(s),
+                            g->dec ? g->dec : g->ref, g->r);
+    package_snapshot_free(s);
+    return rc;
+}
+
+static int run_prompt(struct gate *g, size_t prompt, struct err *e)
+{
+    int64_t n = (int64_t)g->prompts->lengths[prompt];
+
+    if (both_passes(g, prompt, e))
+        return -1;
     g->r->positions += (uint64_t)n;
+    if ((uint64_t)n > g->r->decode_steps)
+        g->r->decode_steps = (uint64_t)n;
     g->r->crossed_batch = g->r->crossed_batch || n > g->batch;
     g->r->reached_end = g->r->reached_end || n == g->ctx;
     return 0;
@@ -494,7 +587,7 @@ static int check_logits_path(const char *path, struct err *e)
 
 static int begin_logits(struct gate *g, struct err *e)
 {
-    size_t user = g->prompts.n - g->own;
+    size_t user = g->prompts->n - g->own;
 
     if (!g->o->logits || !g->ref)
         return 0;
@@ -504,7 +597,7 @@ static int begin_logits(struct gate *g, struct err *e)
     if (!g->out)
         return -1;
     for (size_t i = 0; i < user; i++) {
-        uint64_t dims[2] = { g->prompts.lengths[i], (uint64_t)g->vocab };
+        uint64_t dims[2] = { g->prompts->lengths[i], (uint64_t)g->vocab };
         char name[48];
 
         snprintf(name, sizeof(name), "oracle.%zu", i);
@@ -521,15 +614,15 @@ static int begin_logits(struct gate *g, struct err *e)
 static int prompt_logits(struct gate *g, size_t prompt, struct err *e)
 {
     size_t bytes =
-        g->prompts.lengths[prompt] * (size_t)g->vocab * sizeof(float);
+        g->prompts->lengths[prompt] * (size_t)g->vocab * sizeof(float);
 
     return g->out ? st_writer_write(g->out, g->kept, bytes, e) : 0;
 }
 
 static int run_prompts(struct gate *g, struct err *e)
 {
-    for (size_t i = 0; i < g->prompts.n; i++) {
-        size_t user = g->prompts.n - g->own;
+    for (size_t i = 0; i < g->prompts->n; i++) {
+        size_t user = g->prompts->n - g->own;
 
         if (g->out && i == user) {
             if (st_writer_finish(g->out, e))
@@ -540,7 +633,7 @@ static int run_prompts(struct gate *g, struct err *e)
         mem_free(g->kept);
         g->kept = NULL;
         if (g->out) {
-            g->kept = mem_alloc(g->prompts.lengths[i] * (size_t)g->vocab,
+            g->kept = mem_alloc(g->prompts->lengths[i] * (size_t)g->vocab,
                                 sizeof(float), e);
             if (!g->kept)
                 return -1;
@@ -557,137 +650,51 @@ static int run_prompts(struct gate *g, struct err *e)
     return 0;
 }
 
-/* ---- judging ---- */
+/* ---- the whole ---- */
 
-static void check(struct gate_result *r, const char *name, double value,
-                  bool at_least, double limit)
-{
-    struct gate_check *c = &r->checks[r->n_checks];
-
-    BUG_UNLESS(r->n_checks < GATE_MAX_CHECKS);
-    r->n_checks++;
-    snprintf(c->name, sizeof(c->name), "%s", name);
-    c->value = value;
-    c->limit = limit;
-    c->at_least = at_least;
-    c->pass = at_least ? value >= limit : value <= limit; /* NaN fails */
-}
-
-/* What compression may cost, by the narrowest width: mean KL divergence in
- * nats and mean cosine of the logits. From measurements on the trained
- * checkpoints that docs/GATE.md lists; below 4 bits a model may lose anything
- * and only finite values are asked for. */
-static void loss_limits(int bits, double *kl_mean, double *cosine_mean)
-{
-    *kl_mean = bits > 8    ? 0.01
-               : bits == 8 ? 0.02
-               : bits >= 6 ? 0.25
-               : bits >= 4 ? 1.0
-                           : 1e9;
-    *cosine_mean = bits >= 8 ? 0.999 : bits >= 6 ? 0.97 : bits >= 4 ? 0.8 : -1;
-}
-
-static void judge_bytes(struct gate_result *r, const struct metrics *m)
-{
-    bool f32 = r->profile == RUN_F32;
-
-    check(r, "finite", m->finite ? 1 : 0, true, 1);
-    check(r, "cosine_min", m->out.cosine_min, true, f32 ? 0.99999 : 0.999);
-    if (f32)
-        check(r, "psnr_min", m->out.psnr_min, true, 70);
-    check(r, "top1_agreement_decided", m->out.top1_agreement_decided, true, 1);
-}
-
-static void judge_weights(struct gate_result *r)
-{
-    const struct gate_weights *w = &r->weights;
-
-    check(r, "weights_missing", (double)w->missing, false, 0);
-    check(r, "weights_differ", (double)w->differ, false, 0);
-    if (!r->compressed)
-        return;
-    check(r, "weights_misplaced", (double)w->misplaced, false, 0);
-    check(r, "weights_gain_error", w->gain_error, false, GATE_GAIN_ERROR);
-    check(r, "weights_excess", w->excess, false, GATE_EXCESS);
-}
-
-static void judge(struct gate *g)
+static void take_figures(struct gate *g)
 {
     struct gate_result *r = g->r;
-    const struct metrics *m = r->compressed ? &g->bytes : &g->loss;
-    double kl, cosine;
 
+    metrics_finish(&g->loss);
+    metrics_finish(&g->bytes);
+    r->prompts = g->prompts->n;
+    r->judged = g->ref != NULL;
     r->loss = g->loss.out;
-    r->bytes = m->out;
-    if (r->sourced)
-        judge_weights(r);
-    if (g->ref)
-        judge_bytes(r, m);
-    check(r, "prefill_infer_relative_diff",
-          r->prefill_infer_max_diff /
-              (r->max_abs_logit > 0 ? r->max_abs_logit : 1),
-          false, r->profile == RUN_F32 ? 1e-4 : 5e-3);
-    if (g->ref && r->compressed) {
-        loss_limits(package_source_bits(g->src), &kl, &cosine);
-        check(r, "loss_kl_mean", r->loss.kl_mean, false, kl);
-        check(r, "loss_cosine_mean", r->loss.cosine_mean, true, cosine);
-    }
+    r->bytes = r->compressed ? g->bytes.out : g->loss.out;
+    r->bits = g->src ? package_source_bits(g->src) : 16;
+    take_drift(g);
 }
 
-static void explain(struct gate_result *r, const struct gate_check *c)
+/* What the oracle that the bytes are compared with makes of moved weights; as
+ * many draws as it takes. */
+static int measure_noise(struct gate *g, struct err *e)
 {
-    char v[NUM_TEXT_MAX], l[NUM_TEXT_MAX];
-    size_t n;
+    struct gate_noise_job j = {
+        .ckpt = g->o->ckpt,
+        .prompts = g->prompts,
+        .base = g->dec ? g->dec : g->ref,
+        .weights =
+            g->dec ? package_source_tensors(g->src) : ckpt_source(g->o->ckpt),
+        .options = { .par = g->o->par,
+                     .keep_bytes = keep_bytes(g, false),
+                     .half_rope = true,
+                     .max_positions = g->ctx },
+        .log = g->o->log,
+    };
 
-    num_text(v, c->value);
-    num_text(l, c->limit);
-    snprintf(r->reason, sizeof(r->reason), "%s is %s, %s %s is required",
-             c->name, v, c->at_least ? "at least" : "at most", l);
-    n = strlen(r->reason);
-    if (!strncmp(c->name, "weights_", 8) && r->weights.first[0]) {
-        snprintf(r->reason + n, sizeof(r->reason) - n, "; first in %s",
-                 r->weights.first);
-        n = strlen(r->reason);
+    while (gate_judge_asks_noise(g->r)) {
+        if (gate_noise_draw(&j, &g->r->noise, e))
+            return -1;
+        gate_judge(g->r);
     }
-    if (r->bytes.diverged)
-        snprintf(r->reason + n, sizeof(r->reason) - n,
-                 "; first divergence in prompt %" PRId64 " at position %" PRId64
-                 ": oracle token %" PRId64 ", package token %" PRId64
-                 ", margin %.4g",
-                 r->bytes.first.prompt, r->bytes.first.position,
-                 r->bytes.first.oracle_token, r->bytes.first.package_token,
-                 r->bytes.first.margin);
+    return 0;
 }
 
-static void verdict(struct gate *g)
+static int run(const struct gate_options *o, struct prompts *prompts,
+               struct gate_result *r, struct err *e)
 {
-    struct gate_result *r = g->r;
-
-    r->verdict = GATE_PASS;
-    for (int i = 0; i < r->n_checks; i++)
-        if (!r->checks[i].pass) {
-            r->verdict = GATE_FAIL;
-            explain(r, &r->checks[i]);
-            return;
-        }
-    if (!g->ref) {
-        r->verdict = GATE_UNVERIFIED;
-        snprintf(r->reason, sizeof(r->reason),
-                 "no checkpoint to compare with (--hf DIR)");
-    } else if (!r->crossed_batch && g->ctx > g->batch) {
-        r->verdict = GATE_UNVERIFIED;
-        snprintf(r->reason, sizeof(r->reason),
-                 "no prompt crossed a batch border");
-    } else if (!r->reached_end) {
-        r->verdict = GATE_UNVERIFIED;
-        snprintf(r->reason, sizeof(r->reason),
-                 "no prompt reached the end of the context");
-    }
-}
-
-int gate_run(const struct gate_options *o, struct gate_result *r, struct err *e)
-{
-    struct gate g = { .o = o, .r = r };
+    struct gate g = { .o = o, .r = r, .prompts = prompts };
     int rc = -1;
 
     memset(r, 0, sizeof(*r));
@@ -696,14 +703,60 @@ int gate_run(const struct gate_options *o, struct gate_result *r, struct err *e)
     metrics_init(&g.bytes);
     if (!open_all(&g, e) && !compare_weights(&g, e) && !begin_logits(&g, e) &&
         !run_prompts(&g, e)) {
-        metrics_finish(&g.loss);
-        metrics_finish(&g.bytes);
-        r->prompts = g.prompts.n;
-        judge(&g);
-        verdict(&g);
-        rc = 0;
+        take_figures(&g);
+        gate_judge(r);
+        rc = measure_noise(&g, e);
     }
     close_all(&g);
+    return rc;
+}
+
+/* The first prompt, past a batch border. */
+static int short_prompt(const struct prompts *all, const struct gate_result *r,
+                        struct prompts *out, struct err *e)
+{
+    int64_t n = past_border(r->batch, r->ctx);
+    int32_t *ids = mem_alloc((size_t)n, sizeof(*ids), e);
+
+    if (!ids)
+        return -1;
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = all->ids[0][(size_t)i % all->lengths[0]];
+    if (!prompts_add(out, ids, (size_t)n, e))
+        return 0;
+    mem_free(ids);
+    return -1;
+}
+
+/* Half precision hides slight faults of the graph, and more of them where the
+ * model's noise softened a limit. They show in f32: in a few positions, or in
+ * all where a limit was softened. */
+static int run_f32(const struct gate_options *o, struct prompts *prompts,
+                   struct gate_result *r, struct err *e)
+{
+    struct gate_options plain = *o;
+    struct prompts few = { 0 };
+    struct gate_result f32;
+    int rc = r->noise.draws ? 0 : short_prompt(prompts, r, &few, e);
+
+    plain.profile = RUN_F32;
+    plain.logits = NULL;
+    if (!rc)
+        rc = run(&plain, few.n ? &few : prompts, &f32, e);
+    if (!rc)
+        gate_judge_join(r, &f32);
+    prompts_release(&few);
+    return rc ? err_in(e, "in f32") : 0;
+}
+
+int gate_run(const struct gate_options *o, struct gate_result *r, struct err *e)
+{
+    struct prompts prompts = { 0 };
+    int rc = run(o, &prompts, r, e);
+
+    if (!rc && o->profile != RUN_F32 && r->verdict == GATE_PASS)
+        rc = run_f32(o, &prompts, r, e);
+    prompts_release(&prompts);
     return rc;
 }
 

@@ -53,6 +53,7 @@ struct gate_compare { /* package against one oracle */
     double top1_agreement, top1_agreement_decided, max_abs_diff;
     uint64_t positions, decided;
     double perplexity_oracle, perplexity_package;
+    bool finite;
     bool diverged;
     struct gate_divergence first;
 };
@@ -66,6 +67,28 @@ struct gate_weights {
                            over that of the nearest entries */
     double gain_error;  /* largest |<w, q> / <q, q> - 1| of a table */
     char first[256];    /* where the first fault lies */
+};
+/* A state of a recurrent package: see gate_states.h. */
+struct gate_state {
+    char name[64];
+    double prefill_infer; /* distance between both calls' contents */
+    double oracle;        /* from the oracle's, if `known` */
+    bool known;
+};
+#define GATE_MAX_STATES 8
+/* What the model itself makes of rounding: see gate_noise.h. */
+struct gate_noise {
+    int draws; /* 0: not measured */
+    double cosine_min, cosine_mean, kl_mean, psnr_min, top1_agreement_decided;
+    double relative_diff; /* largest difference over the largest logit */
+    double state;         /* largest distance between states */
+};
+/* Along the prompt that reaches the end of the context: the median of the
+ * distances |package - oracle| / |oracle| of the logits in each quarter. */
+#define GATE_QUARTERS 4
+struct gate_drift {
+    double error[GATE_QUARTERS];
+    uint64_t positions; /* of all quarters; 0: not measured */
 };
 /* Entries are means but for their rounding to fp16. */
 #define GATE_GAIN_ERROR 0.002
@@ -82,6 +105,17 @@ struct gate_result {
     bool sourced;    /* the package says what its constants hold */
     double prefill_infer_max_diff, max_abs_logit;
     bool crossed_batch, reached_end;
+    bool judged;           /* there was an oracle */
+    bool recurrent;        /* the states cannot be rewound */
+    bool experts;          /* of which the model chooses */
+    int bits;              /* of the narrowest weights; 16: none compressed */
+    int64_t ctx, batch;    /* of the package */
+    uint64_t decode_steps; /* longest run of single tokens */
+    struct gate_drift drift;
+    struct gate_state states[GATE_MAX_STATES];
+    int n_states;
+    struct gate_noise noise; /* where limits had to know it */
+    uint64_t f32_positions;  /* of the run in f32 beside another profile */
     struct gate_check checks[GATE_MAX_CHECKS];
     int n_checks;
     char reason[512]; /* of a FAIL or UNVERIFIED, for people */

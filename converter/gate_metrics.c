@@ -9,7 +9,7 @@
 void metrics_init(struct metrics *m)
 {
     memset(m, 0, sizeof(*m));
-    m->finite = true;
+    m->out.finite = true;
     m->out.cosine_min = 1;
     m->out.psnr_min = INFINITY;
 }
@@ -130,7 +130,7 @@ void metrics_add(struct metrics *m, const float *oracle, const float *package,
     double lo, lp, kl;
 
     m->out.positions++;
-    m->finite = m->finite && s.finite;
+    m->out.finite = m->out.finite && s.finite;
     metrics_keep_min(&m->out.cosine_min, s.cosine);
     metrics_keep_min(&m->out.psnr_min, s.psnr);
     metrics_keep_max(&m->out.max_abs_diff, s.max_diff);
@@ -147,6 +147,19 @@ void metrics_add(struct metrics *m, const float *oracle, const float *package,
         m->nll_oracle += lo - (double)oracle[next];
         m->nll_package += lp - (double)package[next];
     }
+}
+
+double metrics_distance(const float *a, const float *b, int64_t n)
+{
+    double aa = 0, dd = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)b[i] - (double)a[i];
+
+        aa += (double)a[i] * (double)a[i];
+        dd += d * d;
+    }
+    return sqrt(dd / aa);
 }
 
 void metrics_finish(struct metrics *m)

@@ -16,7 +16,6 @@ struct metrics {
     double cosine_sum, kl_sum, nll_oracle, nll_package;
     uint64_t same, decided_same, nll_positions;
     double max_abs_logit;
-    bool finite;
 };
 void metrics_init(struct metrics *m);
 /* The smaller or greater of two; NaN, once it is there, stays. */
@@ -26,6 +25,8 @@ void metrics_keep_max(double *max, double v);
  * it should not count for the perplexity. */
 void metrics_add(struct metrics *m, const float *oracle, const float *package,
                  int64_t vocab, int64_t prompt, int64_t position, int64_t next);
+/* |b - a| / |a| */
+double metrics_distance(const float *a, const float *b, int64_t n);
 /* Means, ratios, perplexities. */
 void metrics_finish(struct metrics *m);
 

@@ -72,6 +72,50 @@ static void checks_json(const struct gate_result *r, struct js_writer *w)
     js_w_end(w);
 }
 
+static void states_json(const struct gate_result *r, struct js_writer *w)
+{
+    js_w_array(w, "states", false);
+    for (int i = 0; i < r->n_states; i++) {
+        const struct gate_state *s = &r->states[i];
+
+        js_w_object(w, NULL);
+        js_w_string(w, "name", s->name);
+        js_w_double(w, "prefill_infer", s->prefill_infer);
+        if (s->known)
+            js_w_double(w, "oracle", s->oracle);
+        else
+            js_w_null(w, "oracle");
+        js_w_end(w);
+    }
+    js_w_end(w);
+}
+
+static void drift_json(const struct gate_drift *d, struct js_writer *w)
+{
+    js_w_array(w, "drift", true);
+    for (int i = 0; i < GATE_QUARTERS && d->positions; i++)
+        js_w_double(w, NULL, d->error[i]);
+    js_w_end(w);
+}
+
+static void noise_json(const struct gate_noise *n, struct js_writer *w)
+{
+    if (!n->draws) {
+        js_w_null(w, "noise");
+        return;
+    }
+    js_w_object(w, "noise");
+    js_w_int(w, "draws", n->draws);
+    js_w_double(w, "cosine_min", n->cosine_min);
+    js_w_double(w, "cosine_mean", n->cosine_mean);
+    js_w_double(w, "kl_mean", n->kl_mean);
+    js_w_double(w, "psnr_min", psnr(n->psnr_min));
+    js_w_double(w, "top1_agreement_decided", n->top1_agreement_decided);
+    js_w_double(w, "relative_diff", n->relative_diff);
+    js_w_double(w, "state", n->state);
+    js_w_end(w);
+}
+
 void gate_json(const struct gate_result *r, struct js_writer *w,
                const char *key)
 {
@@ -95,6 +139,11 @@ void gate_json(const struct gate_result *r, struct js_writer *w,
     js_w_object(w, "loss");
     compare_json(&r->loss, w);
     js_w_end(w);
+    js_w_uint(w, "f32_positions", r->f32_positions);
+    js_w_uint(w, "decode_steps", r->decode_steps);
+    drift_json(&r->drift, w);
+    states_json(r, w);
+    noise_json(&r->noise, w);
     checks_json(r, w);
     js_w_end(w);
 }
@@ -138,6 +187,36 @@ static void compare_text(const char *what, const struct gate_compare *c,
                c->perplexity_oracle);
 }
 
+static void recurrent_text(const struct gate_result *r, struct buf *out)
+{
+    const double *e = r->drift.error;
+
+    for (int i = 0; i < r->n_states; i++) {
+        const struct gate_state *s = &r->states[i];
+
+        buf_printf(out, "  state %s: prefill against infer %.2g", s->name,
+                   s->prefill_infer);
+        if (s->known)
+            buf_printf(out, ", against the oracle %.2g", s->oracle);
+        buf_puts(out, "\n");
+    }
+    if (r->drift.positions)
+        buf_printf(out,
+                   "  drift: error by quarter of the context %.2g, %.2g, "
+                   "%.2g, %.2g\n",
+                   e[0], e[1], e[2], e[3]);
+}
+
+static void noise_text(const struct gate_noise *n, struct buf *out)
+{
+    buf_printf(out,
+               "  the model itself, with weights moved in the last place: "
+               "cosine min %.7f,\n    PSNR min %.1f dB, decided top-1 "
+               "%.2f %%\n",
+               n->cosine_min, psnr(n->psnr_min),
+               100 * n->top1_agreement_decided);
+}
+
 void gate_text(const struct gate_result *r, struct buf *out)
 {
     buf_printf(out, "%s (%s, %" PRIu64 " prompts, %" PRIu64 " positions)%s%s\n",
@@ -152,4 +231,8 @@ void gate_text(const struct gate_result *r, struct buf *out)
                      &r->loss, out);
     buf_printf(out, "  prefill against infer: max difference %.3g\n",
                r->prefill_infer_max_diff);
+    if (r->recurrent)
+        recurrent_text(r, out);
+    if (r->noise.draws)
+        noise_text(&r->noise, out);
 }

@@ -150,6 +150,18 @@ int64_t oracle_positions(const struct oracle *o)
     return o->pos;
 }
 
+int64_t oracle_layers(const struct oracle *o)
+{
+    return o->hp.layers;
+}
+
+bool oracle_memory(const struct oracle *o, int64_t layer,
+                   struct oracle_memory *out)
+{
+    return layer >= 0 && layer < o->hp.layers && o->ops->memory &&
+           o->ops->memory(o, layer, out);
+}
+
 static int check_tokens(const struct oracle *o, const int32_t *tokens, size_t n,
                         struct err *e)
 {

@@ -41,6 +41,19 @@ struct oracle_out {
 int oracle_feed(struct oracle *o, const int32_t *tokens, size_t n,
                 const struct oracle_out *out, struct err *e) ATTR_MUST_USE;
 int64_t oracle_positions(const struct oracle *o); /* fed so far */
+int64_t oracle_layers(const struct oracle *o);
+
+/* What a recurrent layer remembers behind the tokens fed so far, in the
+ * model's own terms. Valid until the next call. */
+struct oracle_memory {
+    const float *state; /* S [heads, dk, dv] */
+    const float *taps;  /* [n_taps, channels]: the convolution's last inputs,
+                           oldest first */
+    size_t heads, dk, dv, n_taps, channels;
+};
+/* False if the layer is of another kind. */
+bool oracle_memory(const struct oracle *o, int64_t layer,
+                   struct oracle_memory *out) ATTR_MUST_USE;
 
 /*
  * Sees what goes into the model's matrices: x [n, in], about to be multiplied

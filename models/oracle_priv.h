@@ -36,6 +36,9 @@ struct oracle_ops {
     void (*close)(struct oracle *o); /* may be NULL */
     /* Forgets the state in `priv`; may be NULL. Caches are not its task. */
     void (*reset)(struct oracle *o);
+    /* See oracle.h; NULL where no layer is recurrent. */
+    bool (*memory)(const struct oracle *o, int64_t layer,
+                   struct oracle_memory *out);
     /* Tokens of the pass to x [n, hidden]. */
     int (*embed)(struct oracle *o, float *x, struct err *e);
     /* One layer, in place. */

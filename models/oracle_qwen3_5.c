@@ -220,6 +220,17 @@ static void hybrid_reset(struct oracle *o)
     }
 }
 
+static bool hybrid_memory(const struct oracle *o, int64_t layer,
+                          struct oracle_memory *out)
+{
+    struct widths w = widths_of(&o->hp);
+    const struct memory *m = (const struct memory *)o->priv + layer;
+
+    *out = (struct oracle_memory){ m->state, m->taps, w.nv,      w.dk,
+                                   w.dv,     w.K - 1, w.channels };
+    return is_linear(o, layer);
+}
+
 /* The norm of the stream under a layer's weight, in TMP_H. */
 static float *normed(struct oracle *o, int64_t layer, const char *which,
                      const float *x, struct err *e)
@@ -578,6 +589,7 @@ const struct oracle_ops oracle_qwen3_5 = {
     .open = hybrid_open,
     .close = hybrid_close,
     .reset = hybrid_reset,
+    .memory = hybrid_memory,
     .embed = plain_embed,
     .layer = hybrid_layer,
     .norm = hybrid_norm,

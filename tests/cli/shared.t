@@ -63,6 +63,14 @@ test_qwen3_5_odd_f32() {
     expect_exit 0
     expect_out "PASS (f32, "
 }
+# Random weights that make much of rounding: its own noise says how much.
+test_qwen3_5_odd_by_the_noise_of_the_model() {
+    passes qwen3_5-odd --ctx 256 --lut none
+    grep -q '"f32_cosine_min"' out/gate.json || fail "no run in f32"
+    awk -v c="$(json stdout bytes.cosine_min)" \
+        -v n="$(json stdout noise.cosine_min)" \
+        'BEGIN { exit !(c < 0.999 && c >= n) }' || fail "noise of the model"
+}
 test_other_families_are_refused_by_name() {
     for f in mistral-odd:mistral qwen2-odd:qwen2; do
         m=$(fixture "${f%:*}")

@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include "converter/base/io.h"
+#include "converter/base/num.h"
 #include "converter/meta.h"
 #include "converter/synth.h"
+#include "safetensors/st.h"
 #include "schema/package.h"
 #include "t_dir.h"
 
@@ -49,6 +51,30 @@ void t_gate_make(struct t_gate *t, const struct t_gate_recipe *r)
         r->bend(t->ck);
     convert(t, r);
     cr_assert_eq(ckpt_open(&t->ckpt, t->ck, 0, &err), 0, "%s", err.text);
+}
+
+void t_gate_scale(const char *ck, const char *tensor, float by)
+{
+    const char *path = t_path(ck, "model.safetensors");
+    struct st *st = st_open(path, &err);
+    const struct st_tensor *t = st_find(st, tensor);
+    size_t bytes = (size_t)(t->end - t->begin);
+    unsigned char head[8], *x = mem_alloc(bytes, 1, &err);
+    FILE *f = fopen(path, "r+b");
+    long at;
+
+    cr_assert(t->dtype == ST_BF16 && x && f);
+    cr_assert_eq(fread(head, 1, 8, f), 8);
+    at = (long)(8 + load_le64(head) + t->begin);
+    cr_assert_eq(fseek(f, at, SEEK_SET), 0);
+    cr_assert_eq(fread(x, 1, bytes, f), bytes);
+    for (size_t i = 0; i < bytes; i += 2)
+        store_le16(x + i, f32_to_bf16(bf16_to_f32(load_le16(x + i)) * by));
+    cr_assert_eq(fseek(f, at, SEEK_SET), 0);
+    cr_assert_eq(fwrite(x, 1, bytes, f), bytes);
+    cr_assert_eq(fclose(f), 0);
+    st_close(st);
+    mem_free(x);
 }
 
 void t_gate_drop(struct t_gate *t)

@@ -25,6 +25,8 @@ void t_gate_make(struct t_gate *t, const struct t_gate_recipe *recipe);
 #define T_GATE_MAKE(t, ...) \
     t_gate_make(t, &(struct t_gate_recipe){ __VA_ARGS__ })
 void t_gate_drop(struct t_gate *t);
+/* For `bend`: multiplies a BF16 tensor; exact for powers of two. */
+void t_gate_scale(const char *ck, const char *tensor, float by);
 
 /* The copy is made anew, with links to the honest files. */
 void t_gate_copy(struct t_gate *t);

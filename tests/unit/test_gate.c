@@ -47,7 +47,7 @@ Test(metrics, one_position)
     NEAR(m.out.top1_agreement_decided, 1);
     cr_expect_eq(m.out.positions, 1);
     cr_expect_eq(m.out.decided, 1);
-    cr_expect(m.finite && !m.out.diverged);
+    cr_expect(m.out.finite && !m.out.diverged);
 }
 
 Test(metrics, extremes_means_and_the_first_divergence)
@@ -147,7 +147,7 @@ static void never_passes(const float *oracle, const float *package)
     cr_expect(!(m.out.cosine_mean >= 0.999));
     cr_expect(!(m.out.psnr_min >= 70));
     cr_expect(!(m.out.max_abs_diff <= 1e9));
-    cr_expect(!m.finite);
+    cr_expect(!m.out.finite);
 }
 
 Test(metrics, not_finite_never_passes)
@@ -172,7 +172,7 @@ Test(metrics, zeros_never_pass)
     metrics_add(&m, a, zeros, 3, 0, 0, -1);
     metrics_add(&m, a, a, 3, 0, 1, -1);
     metrics_finish(&m);
-    cr_expect(m.finite);
+    cr_expect(m.out.finite);
     cr_expect(!(m.out.cosine_min >= 0.999));
 }
 
@@ -388,9 +388,60 @@ Test(verdict, pass_says_nothing)
     made(&r, "psnr_min", true);
     made(&r, "loss_kl_mean", false);
     cr_expect_eq(t_gate_check(&r, "cosine_min")->limit, 0.99999);
+    made(&r, "f32_cosine_min", false);
+    made(&r, "state_prefill_infer", false);
+    cr_expect_eq(r.f32_positions, 0);
     t_gate_run(&t, t.honest, RUN_FP16, &r);
     made(&r, "psnr_min", false);
     cr_expect_eq(t_gate_check(&r, "cosine_min")->limit, 0.999);
+    /* Half precision is not alone: the first prompt runs in f32 too. */
+    cr_expect_eq(r.positions, 48 + 64);
+    cr_expect_eq(r.f32_positions, 48);
+    made(&r, "f32_psnr_min", true);
+    made(&r, "f32_weights_differ", false);
+    cr_expect_eq(t_gate_check(&r, "f32_cosine_min")->limit, 0.99999);
+    t_gate_drop(&t);
+}
+
+static void recurrent_checks(const struct t_gate *t, enum run_profile profile)
+{
+    static const char *const names[] = { "model_model_kv_cache_0",
+                                         "model_model_gdn_state_0",
+                                         "model_model_conv_state_0" };
+    struct gate_result r;
+
+    cr_assert_eq(t_gate_run(t, t->honest, profile, &r), GATE_PASS, "%s",
+                 r.reason);
+    cr_expect_eq(r.decode_steps, 64);
+    cr_expect_eq(t_gate_check(&r, "decode_steps")->limit, 64);
+    cr_assert_eq(r.n_states, 3);
+    for (int i = 0; i < 3; i++) {
+        cr_expect_str_eq(r.states[i].name, names[i]);
+        /* Chunks and steps do not round alike. */
+        cr_expect_gt(r.states[i].prefill_infer, 0);
+        cr_expect_eq(r.states[i].known, i > 0); /* the cache is not a memory */
+        cr_expect(i == 0 || r.states[i].oracle > 0);
+    }
+    cr_expect_gt(t_gate_check(&r, "state_prefill_infer")->value, 0);
+    cr_expect_eq(t_gate_check(&r, "state_oracle")->value,
+                 fmax(r.states[1].oracle, r.states[2].oracle));
+    for (int i = 0; i < GATE_QUARTERS; i++)
+        cr_expect_gt(r.drift.error[i], 0);
+    cr_expect_eq(r.drift.positions, 64);
+    cr_expect_eq(t_gate_check(&r, "drift")->value,
+                 r.drift.error[3] /
+                     fmax(r.drift.error[0], profile == RUN_F32 ? 1e-7 : 1e-3));
+    made(&r, "f32_drift", false); /* of the whole context alone */
+    made(&r, "f32_state_oracle", profile != RUN_F32);
+}
+
+Test(verdict, recurrent_packages_are_judged_by_their_states)
+{
+    struct t_gate t;
+
+    T_GATE_MAKE(&t, .arch = "qwen3_5", .like = "odd", .chunks = 2);
+    recurrent_checks(&t, RUN_F32);
+    recurrent_checks(&t, RUN_FP16);
     t_gate_drop(&t);
 }
 
@@ -601,10 +652,11 @@ static const char *const compare_keys[] = {
 };
 #define COMPARE_KEYS (sizeof(compare_keys) / sizeof(compare_keys[0]))
 static const char *const other_keys[] = {
-    "schema",     "verdict",       "profile",     "prompts",
-    "positions",  "crossed_batch", "reached_end", "prefill_infer_max_diff",
-    "compressed", "max_abs_logit", "bytes",       "loss",
-    "checks",
+    "schema",     "verdict",       "profile",      "prompts",
+    "positions",  "crossed_batch", "reached_end",  "prefill_infer_max_diff",
+    "compressed", "max_abs_logit", "bytes",        "loss",
+    "checks",     "f32_positions", "decode_steps", "drift",
+    "states",     "noise",
 };
 #define OTHER_KEYS (sizeof(other_keys) / sizeof(other_keys[0]))
 
@@ -645,6 +697,13 @@ static struct gate_result sample(void)
     r.checks[0].limit = 0.999;
     r.checks[0].at_least = true;
     r.n_checks = 1;
+    r.decode_steps = 64;
+    r.drift = (struct gate_drift){ { 0.1, 0.2, 0.3, 0.4 }, 64 };
+    r.n_states = 2;
+    r.states[0] = (struct gate_state){ "kv", 0.25, 0, false };
+    r.states[1] = (struct gate_state){ "gdn", 0.5, 0.75, true };
+    r.noise =
+        (struct gate_noise){ 3, 0.5, 0.875, 0.0625, 20, 0.625, 0.125, 0.375 };
     return r;
 }
 
@@ -705,6 +764,41 @@ Test(document, keys_and_values)
     js_free(doc);
 }
 
+Test(document, states_drift_and_noise)
+{
+    struct gate_result r = sample();
+    struct js_doc *doc = document(&r);
+    const struct js_node *root = js_root(doc), *n;
+    const char *text;
+    double v;
+
+    cr_expect_eq(number(root, "decode_steps"), 64);
+    cr_expect_eq(number(root, "f32_positions"), 0);
+    n = js_first(js_get(root, "drift"));
+    for (int i = 0; i < 4; i++, n = js_next(n))
+        cr_expect(n && js_double(n, &v) && v == r.drift.error[i]);
+    cr_expect_null(n);
+    n = js_first(js_get(root, "states"));
+    cr_expect(js_string(js_get(n, "name"), &text));
+    cr_expect_str_eq(text, "kv");
+    cr_expect_eq(number(n, "prefill_infer"), 0.25);
+    cr_expect_eq(js_kind(js_get(n, "oracle")), JS_NULL);
+    n = js_next(n);
+    cr_expect_eq(number(n, "oracle"), 0.75);
+    cr_expect_null(js_next(n));
+    n = js_get(root, "noise");
+    cr_expect_eq(js_count(n), 8);
+    cr_expect_eq(number(n, "draws"), 3);
+    cr_expect_eq(number(n, "cosine_min"), 0.5);
+    cr_expect_eq(number(n, "cosine_mean"), 0.875);
+    cr_expect_eq(number(n, "kl_mean"), 0.0625);
+    cr_expect_eq(number(n, "psnr_min"), 20);
+    cr_expect_eq(number(n, "top1_agreement_decided"), 0.625);
+    cr_expect_eq(number(n, "relative_diff"), 0.125);
+    cr_expect_eq(number(n, "state"), 0.375);
+    js_free(doc);
+}
+
 Test(document, no_reason_no_divergence_no_checks)
 {
     struct gate_result r = { .verdict = GATE_PASS };
@@ -713,6 +807,9 @@ Test(document, no_reason_no_divergence_no_checks)
     cr_expect_null(js_get(js_root(doc), "reason"));
     cr_expect_eq(js_kind(js_get(js_root(doc), "first_divergence")), JS_NULL);
     cr_expect_eq(js_count(js_get(js_root(doc), "checks")), 0);
+    cr_expect_eq(js_count(js_get(js_root(doc), "drift")), 0);
+    cr_expect_eq(js_count(js_get(js_root(doc), "states")), 0);
+    cr_expect_eq(js_kind(js_get(js_root(doc), "noise")), JS_NULL);
     js_free(doc);
 }
 
