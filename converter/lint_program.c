@@ -295,8 +295,9 @@ static bool there(struct lint *l, const char *dir, const char *name)
     return yes;
 }
 
-static void check_metadata_json(struct lint *l, const char *compiled)
+static bool check_metadata_json(struct lint *l, const char *compiled)
 {
+    size_t before = l->report->n;
     char *path = mem_printf(l->e, "%s/%s/metadata.json", l->dir, compiled);
     struct err e = ERR_INIT;
     struct js_doc *d = path ? js_read_file(path, 100000000, &e) : NULL;
@@ -308,6 +309,7 @@ static void check_metadata_json(struct lint *l, const char *compiled)
                  "metadata.json is no list of models");
     js_free(d);
     mem_free(path);
+    return l->report->n == before;
 }
 
 static bool same_values(const struct mil_function *a, const mil_ref *ra,
@@ -404,9 +406,7 @@ static void check_compiled(struct lint *l, const struct lint_model *m)
             lint_add(l, LINT_ID_compiled_incomplete, name, "no %s", needed[i]);
             whole = false;
         }
-    if (whole)
-        check_metadata_json(l, name);
-    if (whole && m->source)
+    if (whole && check_metadata_json(l, name) && m->source)
         open_compiled(l, m, name);
     mem_free(name);
 }

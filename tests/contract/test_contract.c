@@ -88,20 +88,21 @@ static void expect_runs(const char *name)
 
 Test(contract, qwen3)
 {
-    T_PACK_MAKE("p", .arch = "qwen3", .like = "tiny");
+    T_PACK_MAKE("p", .both = true, .arch = "qwen3", .like = "tiny");
     expect_runs("p");
 }
 
 Test(contract, qwen3_in_chunks_with_tables)
 {
-    T_PACK_MAKE("p", .arch = "qwen3", .like = "tiny", .lut = "6", .chunks = 3,
-                .prefix = "my_model-1", .head_parts = 4);
+    T_PACK_MAKE("p", .both = true, .arch = "qwen3", .like = "tiny", .lut = "6",
+                .chunks = 3, .prefix = "my_model-1", .head_parts = 4);
     expect_runs("p");
 }
 
 Test(contract, llama)
 {
-    T_PACK_MAKE("p", .arch = "llama", .like = "tiny", .lut = "4", .chunks = 2);
+    T_PACK_MAKE("p", .both = true, .arch = "llama", .like = "tiny", .lut = "4",
+                .chunks = 2);
     expect_runs("p");
 }
 
@@ -112,7 +113,8 @@ Test(contract, gemma3)
 {
     char why[600];
 
-    T_PACK_MAKE("p", .arch = "gemma3", .like = "tiny", .chunks = 2);
+    T_PACK_MAKE("p", .both = true, .arch = "gemma3", .like = "tiny",
+                .chunks = 2);
     expect_same_by(ct_load_python, ct_prompt_once, "p");
     expect_same_by(ct_load_python_full, ct_prompt_once, "p");
     expect_same_by(ct_load_swift, ct_prompt_once, "p");
@@ -130,8 +132,8 @@ Test(contract, qwen3_5_needs_its_own_order)
     int32_t tokens[N_TOKENS];
     struct ct c;
 
-    T_PACK_MAKE("p", .arch = "qwen3_5", .like = "tiny", .lut = "6",
-                .chunks = 2);
+    T_PACK_MAKE("p", .both = true, .arch = "qwen3_5", .like = "tiny",
+                .lut = "6", .chunks = 2);
     dir = t_conv_path("p");
     cr_assert(ct_load_swift(&c, dir), "%s", c.why);
     fill(tokens, N_TOKENS, c.vocab);
@@ -150,7 +152,7 @@ Test(contract, gemma4_is_refused_at_the_first_call)
     int32_t tokens[N_TOKENS] = { 1, 2, 3 };
     struct ct c;
 
-    T_PACK_MAKE("p", .arch = "gemma4", .like = "tiny");
+    T_PACK_MAKE("p", .both = true, .arch = "gemma4", .like = "tiny");
     cr_assert(ct_load_python(&c, t_conv_path("p")), "%s", c.why);
     cr_expect(!ct_prompt(&c, tokens, N_TOKENS, a));
     cr_expect(strstr(c.why, "per_layer_inputs"), "%s", c.why);

@@ -48,7 +48,8 @@ void t_pack_make(const char *name, const struct t_pack_recipe *r)
                  0, "%s", err.text);
     o.lut_head = o.lut_ffn;
     t_conv_run(&o, name);
-    drop_compiled(name);
+    if (!r->both)
+        drop_compiled(name);
 }
 
 void t_pack_copy(const char *from, const char *to)
