@@ -229,11 +229,7 @@ static int open_oracles(struct gate *g, struct err *e)
     g->r->sourced = g->src != NULL;
     g->r->compressed =
         g->src && (package_source_compressed(g->src) ||
-<<<<<<< HEAD
                    package_source_rounded(g->src) || has_float32(g->o->ckpt));
-=======
-                   package_source_folds(g->src) || has_float32(g->o->ckpt));
->>>>>>> 2ba8a26 (all)
     /* Tables of rotations are fp16 in any package: what judges its bytes has
      * them so, what compression cost is counted from the exact ones. */
     oo.half_rope = !g->r->compressed;
@@ -462,17 +458,10 @@ static void compare_passes(struct gate *g, const float *pre, const float *inf)
 static int infer_position(struct gate *g, size_t prompt, int64_t at,
                           int64_t in_batch, struct err *e)
 {
-<<<<<<< HEAD
-    const int32_t *ids = g->prompts.ids[prompt];
-    int64_t n = (int64_t)g->prompts.lengths[prompt];
-    int64_t k = g->pre_at[at], next = -1;
-    bool own = prompt >= g->prompts.n - g->own;
-=======
     const int32_t *ids = g->prompts->ids[prompt];
     int64_t n = (int64_t)g->prompts->lengths[prompt];
-    int64_t k = pre_index(g, n, at), next = -1;
+    int64_t k = g->pre_at[at], next = -1;
     bool own = prompt >= g->prompts->n - g->own;
->>>>>>> 2ba8a26 (all)
 
     if (package_feed(g->pkg, ids + at, 1, false, g->row, e))
         return -1;

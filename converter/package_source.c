@@ -379,7 +379,6 @@ int package_source_compressed(const struct package_source *s)
     return s->bits < 16;
 }
 
-<<<<<<< HEAD
 bool package_source_rounded(const struct package_source *s)
 {
     int exp;
@@ -388,15 +387,6 @@ bool package_source_rounded(const struct package_source *s)
         const struct source_piece *p = &s->pieces[i].is;
 
         if (p->add != 0 || p->neg_exp || frexp(fabs(p->factor), &exp) != 0.5)
-=======
-bool package_source_folds(const struct package_source *s)
-{
-    for (size_t i = 0; i < s->n; i++) {
-        const struct source_piece *p = &s->pieces[i].is;
-        int exponent;
-
-        if (p->neg_exp || p->add != 0 || frexp(p->factor, &exponent) != 0.5)
->>>>>>> 2ba8a26 (all)
             return true;
     }
     return false;

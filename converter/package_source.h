@@ -60,15 +60,9 @@ int package_source_scale(const struct package_source *s, size_t i, uint64_t el,
                          float *scale, struct err *e) ATTR_MUST_USE;
 /* 1 if any constant is palettized. */
 int package_source_compressed(const struct package_source *s);
-<<<<<<< HEAD
 /* Whether constants hold values that folding rounded: 1 + w, w times a factor
  * that is no power of two. */
 bool package_source_rounded(const struct package_source *s);
-=======
-/* Whether something was folded into a constant that fp16 may round: a sum, an
- * exponential, a factor that is no power of two. */
-bool package_source_folds(const struct package_source *s);
->>>>>>> 2ba8a26 (all)
 /* Narrowest width among palettized matrices; 16 if none. */
 int package_source_bits(const struct package_source *s);
 

@@ -17,13 +17,9 @@
 #include "safetensors/st.h"
 #include "schema/package.h"
 #include "t_dir.h"
-<<<<<<< HEAD
 #include "t_faults.h"
 #include "t_gate.h"
 #include "t_graph.h"
-=======
-#include "t_fault.h"
->>>>>>> 2ba8a26 (all)
 
 static struct err err;
 
@@ -39,20 +35,6 @@ static int64_t context(const struct mil_function *f)
     return mil_value(f, tg_named(f, "causal_mask"))->type.dims[3];
 }
 
-<<<<<<< HEAD
-=======
-/* Row i becomes row i + 1, the last stays. */
-static void rows_ahead(struct mil_function *f, const char *name)
-{
-    mil_ref v = tg_named(f, name);
-    size_t n, cols = (size_t)mil_value(f, v)->type.dims[1];
-    float *x = tg_floats(f, v, &n);
-
-    memmove(x, x + cols, (n - cols) * sizeof(*x));
-    tg_put(f, v, x);
-}
-
->>>>>>> 2ba8a26 (all)
 /* Of layer 0: reads of the cache are slices of what read_state gave. */
 static struct mil_op *cache_slice(struct mil_function *f, int nth)
 {
@@ -541,11 +523,7 @@ static void indices_shifted(struct mil_function *f)
 
 /* ---- the suites ---- */
 
-<<<<<<< HEAD
 static const struct tf_fault graph_faults[] = {
-=======
-static const struct t_fault graph_faults[] = {
->>>>>>> 2ba8a26 (all)
     { "RoPE of keys a row ahead", CV_CHUNK, 1, rope_keys_ahead, NULL,
       "cosine_min" },
     { "RoPE a row ahead in prefill", CV_CHUNK, 1, rope_all_ahead, "prefill",
@@ -601,19 +579,11 @@ Test(gate_faults, graph)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .chunks = 2);
-<<<<<<< HEAD
     TF_RUN(&t, graph_faults);
     t_gate_drop(&t);
 }
 
 static const struct tf_fault weight_faults[] = {
-=======
-    T_FAULTS_RUN(&t, graph_faults);
-    t_gate_drop(&t);
-}
-
-static const struct t_fault weight_faults[] = {
->>>>>>> 2ba8a26 (all)
     { "weights of K and V exchanged", CV_CHUNK, 1, weights_keys_for_values,
       NULL, "weights_differ cosine_min" },
     { "norms of queries and keys exchanged", CV_CHUNK, 1,
@@ -639,19 +609,11 @@ Test(gate_faults, weights)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny");
-<<<<<<< HEAD
     TF_RUN(&t, weight_faults);
     t_gate_drop(&t);
 }
 
 static const struct tf_fault llama_faults[] = {
-=======
-    T_FAULTS_RUN(&t, weight_faults);
-    t_gate_drop(&t);
-}
-
-static const struct t_fault llama_faults[] = {
->>>>>>> 2ba8a26 (all)
     { "transposed o_proj", CV_CHUNK, 1, transposed_output, NULL,
       "weights_differ cosine_min" },
     { "LM-head parts exchanged", CV_HEAD, 0, head_parts_exchanged, NULL,
@@ -672,11 +634,7 @@ Test(gate_faults, llama_and_head)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "llama", .like = "tiny");
-<<<<<<< HEAD
     TF_RUN(&t, llama_faults);
-=======
-    T_FAULTS_RUN(&t, llama_faults);
->>>>>>> 2ba8a26 (all)
     t_gate_drop(&t);
 }
 
@@ -690,21 +648,12 @@ static void small_keys(const char *ck)
 
 Test(gate_faults, epsilon_times_100)
 {
-<<<<<<< HEAD
     static const struct tf_fault list[] = { { "epsilon x 100", CV_CHUNK, 1,
                                               epsilon, NULL, "cosine_min" } };
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .bend = small_keys);
     TF_RUN(&t, list);
-=======
-    static const struct t_fault list[] = { { "epsilon x 100", CV_CHUNK, 1,
-                                             epsilon, NULL, "cosine_min" } };
-    struct t_gate t;
-
-    T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .bend = small_keys);
-    T_FAULTS_RUN(&t, list);
->>>>>>> 2ba8a26 (all)
     t_gate_drop(&t);
 }
 
@@ -718,11 +667,7 @@ static void attention_scale_slightly(struct mil_function *f)
  * them. */
 Test(gate_faults, slight_ones_show_in_f32)
 {
-<<<<<<< HEAD
     static const struct tf_fault list[] = {
-=======
-    static const struct t_fault list[] = {
->>>>>>> 2ba8a26 (all)
         { "attention scale x 1.01", CV_CHUNK, 1, attention_scale_slightly, NULL,
           "cosine_min psnr_min" },
         { "epsilon x 100 on inputs of deviation 1", CV_CHUNK, 1, epsilon, NULL,
@@ -734,19 +679,11 @@ Test(gate_faults, slight_ones_show_in_f32)
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "odd", .chunks = 2);
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
         t_gate_copy(&t);
-<<<<<<< HEAD
         t_gate_edit(&t, list[i].kind, list[i].chunk, tf_edit, &list[i]);
-        cr_expect_eq(t_gate_run(&t, t.copy, RUN_F32, &r), GATE_FAIL);
-        tf_tell(&list[i], &r);
-        tf_expect_checks(&list[i], &r);
-        cr_expect_eq(t_gate_run(&t, t.copy, RUN_FP16, &r), GATE_PASS);
-=======
-        t_gate_edit(&t, list[i].kind, list[i].chunk, t_fault_edit, &list[i]);
-        t_fault_judge(&t, &list[i]);
+        tf_judge(&t, &list[i]);
         t_gate_run(&t, t.copy, RUN_FP16, &r);
         cr_expect(!strncmp(r.reason, "f32_", 4), "%s: %s", list[i].name,
                   r.reason);
->>>>>>> 2ba8a26 (all)
     }
     t_gate_drop(&t);
 }
@@ -754,21 +691,12 @@ Test(gate_faults, slight_ones_show_in_f32)
 /* No prompt reads the row, so no logit knows. */
 Test(gate_faults, a_row_that_no_prompt_reads)
 {
-<<<<<<< HEAD
     static const struct tf_fault x = { "a row that no prompt reads",
                                        CV_EMBEDDINGS,
                                        0,
                                        unread_token,
                                        NULL,
                                        "weights_differ" };
-=======
-    static const struct t_fault x = { "a row that no prompt reads",
-                                      CV_EMBEDDINGS,
-                                      0,
-                                      unread_token,
-                                      NULL,
-                                      "weights_differ" };
->>>>>>> 2ba8a26 (all)
     char text[512] = "";
     struct t_gate t;
     struct gate_result r;
@@ -778,17 +706,10 @@ Test(gate_faults, a_row_that_no_prompt_reads)
     for (int i = 0; i < 64; i++)
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "%d ", i);
     t_write_text(t.tokens, text);
-<<<<<<< HEAD
     tf_honest(&t, t.honest);
     t_gate_copy(&t);
     t_gate_edit(&t, x.kind, x.chunk, tf_edit, &x);
     tf_judge(&t, &x);
-=======
-    t_fault_honest(&t, t.honest);
-    t_gate_copy(&t);
-    t_gate_edit(&t, x.kind, x.chunk, t_fault_edit, &x);
-    t_fault_judge(&t, &x);
->>>>>>> 2ba8a26 (all)
     t_gate_run(&t, t.copy, RUN_F32, &r);
     cr_expect(t_gate_check(&r, "cosine_min")->pass);
     cr_expect(strstr(r.reason, "'embed_tokens.weight', row 1008, column 159"),
@@ -798,11 +719,7 @@ Test(gate_faults, a_row_that_no_prompt_reads)
 
 /* Faults that logits show, whatever the oracle's weights, and faults that the
  * oracle on the package's own weights shares. */
-<<<<<<< HEAD
 static const struct tf_fault lut_faults[] = {
-=======
-static const struct t_fault lut_faults[] = {
->>>>>>> 2ba8a26 (all)
     { "LUT tables of two groups exchanged", CV_CHUNK, 1, tables_exchanged, NULL,
       "weights_misplaced weights_gain_error" },
     { "one LUT table x 1.01", CV_CHUNK, 1, table_stretched, NULL,
@@ -834,11 +751,7 @@ Test(gate_faults, palettized_6_bits)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny", .lut = "6");
-<<<<<<< HEAD
     TF_RUN(&t, lut_faults);
-=======
-    T_FAULTS_RUN(&t, lut_faults);
->>>>>>> 2ba8a26 (all)
     t_gate_drop(&t);
 }
 
@@ -848,11 +761,7 @@ Test(gate_faults, palettized_2_bits)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "llama", .like = "tiny", .lut = "2,4");
-<<<<<<< HEAD
     TF_RUN(&t, lut_faults);
-=======
-    T_FAULTS_RUN(&t, lut_faults);
->>>>>>> 2ba8a26 (all)
     t_gate_drop(&t);
 }
 
@@ -913,24 +822,15 @@ static void flip_in_file(const struct t_gate *t, int chunk, const char *name)
 
 Test(gate_faults, one_bit_of_the_weight_file)
 {
-<<<<<<< HEAD
     static const struct tf_fault x = { .name = "one bit of the weight file",
                                        .caught = "weights_differ cosine_min" };
-=======
-    static const struct t_fault x = { .name = "one bit of the weight file",
-                                      .caught = "weights_differ cosine_min" };
->>>>>>> 2ba8a26 (all)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "llama", .like = "tiny");
     t_gate_copy(&t);
     t_gate_own(&t, CV_CHUNK, 1);
     flip_in_file(&t, 1, "layers_1_self_attn_q_proj_weight");
-<<<<<<< HEAD
     tf_judge(&t, &x);
-=======
-    t_fault_judge(&t, &x);
->>>>>>> 2ba8a26 (all)
     t_gate_drop(&t);
 }
 
@@ -979,7 +879,6 @@ static void forget_one(struct mil_program *p, const void *arg)
 
 Test(gate_faults, the_list_of_sources)
 {
-<<<<<<< HEAD
     static const struct tf_fault lies = { .name =
                                               "K and V named for each other",
                                           .caught = "weights_misplaced "
@@ -989,44 +888,22 @@ Test(gate_faults, the_list_of_sources)
                                          .caught = "weights_missing" };
     static const struct tf_fault all = { .name = "no constant named",
                                          .caught = "cosine_min" };
-=======
-    static const struct t_fault lies = { .name = "K and V named for each other",
-                                         .caught = "weights_misplaced "
-                                                   "weights_gain_error "
-                                                   "cosine_min" };
-    static const struct t_fault one = { .name = "a constant not named",
-                                        .caught = "weights_missing" };
-    static const struct t_fault all = { .name = "no constant named",
-                                        .caught = "cosine_min" };
->>>>>>> 2ba8a26 (all)
     struct t_gate t, plain;
 
     T_GATE_MAKE(&t, .arch = "qwen3", .like = "tiny", .lut = "4");
     t_gate_copy(&t);
     t_gate_edit(&t, CV_CHUNK, 1, lie, NULL);
-<<<<<<< HEAD
     tf_judge(&t, &lies);
-=======
-    t_fault_judge(&t, &lies);
->>>>>>> 2ba8a26 (all)
     /* Then nothing tells what compression cost: the bars are those of an
      * uncompressed package. */
     t_gate_copy(&t);
     t_gate_edit(&t, CV_CHUNK, 1, forget_list, NULL);
-<<<<<<< HEAD
     tf_judge(&t, &all);
-=======
-    t_fault_judge(&t, &all);
->>>>>>> 2ba8a26 (all)
     t_gate_drop(&t);
     T_GATE_MAKE(&plain, .arch = "qwen3", .like = "tiny");
     t_gate_copy(&plain);
     t_gate_edit(&plain, CV_CHUNK, 1, forget_one, NULL);
-<<<<<<< HEAD
     tf_judge(&plain, &one);
-=======
-    t_fault_judge(&plain, &one);
->>>>>>> 2ba8a26 (all)
     t_gate_drop(&plain);
 }
 

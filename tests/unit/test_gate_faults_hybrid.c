@@ -1,5 +1,5 @@
 /*
- * Planted faults of recurrent packages, dense and with experts: see t_fault.h.
+ * Planted faults of recurrent packages, dense and with experts: see t_faults.h.
  * Layers 0 to 2 are Gated DeltaNet, layer 3 is attention.
  */
 #include <criterion/criterion.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "converter/base/mem.h"
-#include "t_fault.h"
+#include "t_faults.h"
 
 #define L0 "layers_0_"
 #define L3 "layers_3_"
@@ -436,7 +436,7 @@ static void experts_shifted(struct mil_function *f)
 
 /* ---- the suites ---- */
 
-static const struct t_fault dense_faults[] = {
+static const struct tf_fault dense_faults[] = {
     { "state not scaled by sqrt(d_k)", CV_CHUNK, 1, state_not_scaled, NULL,
       "cosine_min state_oracle" },
     { "state not scaled in prefill", CV_CHUNK, 1, state_not_scaled, "prefill",
@@ -484,11 +484,11 @@ Test(gate_faults_hybrid, dense)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3_5", .like = "tiny");
-    T_FAULTS_RUN(&t, dense_faults);
+    TF_RUN(&t, dense_faults);
     t_gate_drop(&t);
 }
 
-static const struct t_fault expert_faults[] = {
+static const struct tf_fault expert_faults[] = {
     { "an expert too few", CV_CHUNK, 1, an_expert_too_few, NULL, "cosine_min" },
     { "an expert too many", CV_CHUNK, 1, an_expert_too_many, NULL,
       "cosine_min" },
@@ -507,7 +507,7 @@ Test(gate_faults_hybrid, experts)
     struct t_gate t;
 
     T_GATE_MAKE(&t, .arch = "qwen3_5_moe", .like = "tiny");
-    T_FAULTS_RUN(&t, expert_faults);
+    TF_RUN(&t, expert_faults);
     t_gate_drop(&t);
 }
 
@@ -529,7 +529,7 @@ static void undecided(const char *ck)
  * makes of moved weights, and those of f32 are not. */
 Test(gate_faults_hybrid, undecided_experts)
 {
-    static const struct t_fault list[] = {
+    static const struct tf_fault list[] = {
         { "an expert too many", CV_CHUNK, 1, an_expert_too_many, NULL,
           "cosine_min" },
         { "experts' weights not normalized", CV_CHUNK, 1,
@@ -550,6 +550,6 @@ Test(gate_faults_hybrid, undecided_experts)
     cr_expect_eq(r.f32_positions, r.positions); /* then all of them */
     c = t_gate_check(&r, "f32_cosine_min");
     cr_expect(c && c->limit == 0.99999);
-    T_FAULTS_RUN(&t, list);
+    TF_RUN(&t, list);
     t_gate_drop(&t);
 }
