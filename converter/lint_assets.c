@@ -308,8 +308,8 @@ const char *lint_find_place(const char *text)
 {
     static const char *const roots[] = { "/Users/",
                                          "/home/",
-                                         "/roo"
-                                         "t/",
+                                         ("/roo"
+                                          "t/"),
                                          "/tmp/",
                                          "/var/",
                                          "/private/",
