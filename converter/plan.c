@@ -426,6 +426,19 @@ static void plan_linear(struct cv_job *j)
                  "int4 blocks (reported)\n");
 }
 
+/* Per-layer embeddings are rows of 16 bits by default: their tables are read
+ * in place. */
+static void plan_tables(struct cv_job *j)
+{
+    int bits = j->opt.lut_embeddings.bits;
+
+    if (j->ckpt.hp.ple_width && bits && bits < 6)
+        buf_printf(&j->notes,
+                   "warning: --lut-embeddings %d: tables of per-layer "
+                   "embeddings lose much below 6 bits (reported)\n",
+                   bits);
+}
+
 static void plan_limits(struct cv_job *j)
 {
     struct beyond table = { 0 }, file = { 0 }, blob = { 0 }, axis = { 0 },
@@ -542,6 +555,7 @@ static int plan_sums(struct cv_job *j, struct err *e)
 
         j->disk_bytes += p->weight_bytes + p->model_bytes + MANIFEST_BYTES;
     }
+    plan_tables(j);
     plan_limits(j);
     plan_linear(j);
     plan_experts(j);

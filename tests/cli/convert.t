@@ -153,6 +153,22 @@ test_range_is_told_and_not_measured_under_a_given_scale() {
     grep -q "fp16 range" stderr && fail "measured all the same"
     expect_same a b
 }
+test_narrow_tables_of_per_layer_embeddings_are_warned_of() {
+    run anemll-fixtures checkpoint --arch gemma4 --like tiny -q -o m
+    run anemll-convert --hf m --ctx 128 --lut-embeddings 6 --plan
+    expect_exit 0
+    grep -q "per-layer" stderr && fail "6 bits are warned of"
+    run anemll-convert --hf m --ctx 128 --lut-embeddings 4 --plan
+    expect_exit 0
+    expect_err "tables of per-layer embeddings lose much below 6 bits"
+}
+test_states_of_sliding_and_full_layers_are_planned() {
+    run anemll-fixtures checkpoint --arch gemma4 --like tiny -q -o m
+    run anemll-convert --hf m --ctx 512 --batch 16 --plan
+    expect_exit 0
+    expect_out "kv_cache_local [4, 2, 64, 32] fp16, 32.7 KB"
+    expect_out "kv_cache_global [1, 2, 512, 64] fp16, 131 KB"
+}
 test_strict_refuses_a_fallback() {
     refused 3 "q_proj" "group of 7" "--strict" -- \
         anemll-convert --hf "$(tiny)" --ctx 128 --lut 4,7 --strict -o out
