@@ -32,6 +32,7 @@ struct gate {
     int64_t vocab, ctx, batch;
     int64_t block;              /* positions that the oracles take at once */
     float *ref_rows, *dec_rows; /* [block, vocab] */
+    float *inf_rows;            /* [block, vocab] of the package's infer */
     float *row;                 /* [vocab] */
     double *errors;             /* [ctx], of the longest prompt */
     float *pre_rows;            /* prefill pass: [n_pre, vocab] */
@@ -269,7 +270,8 @@ static int open_all(struct gate *g, struct err *e)
     g->errors = mem_zalloc((size_t)g->ctx, sizeof(double), e);
     g->ref_rows = g->ref ? mem_alloc(v * b, sizeof(float), e) : NULL;
     g->dec_rows = g->dec ? mem_alloc(v * b, sizeof(float), e) : NULL;
-    if (!g->row || !g->errors || (g->ref && !g->ref_rows) ||
+    g->inf_rows = mem_alloc(v * b, sizeof(float), e);
+    if (!g->row || !g->errors || !g->inf_rows || (g->ref && !g->ref_rows) ||
         (g->dec && !g->dec_rows))
         return -1;
     if (!g->prompts->n && make_prompts(g, e))
@@ -289,6 +291,7 @@ static void close_all(struct gate *g)
     mem_free(g->dec_rows);
     mem_free(g->row);
     mem_free(g->errors);
+    mem_free(g->inf_rows);
     mem_free(g->pre_rows);
     mem_free(g->pre_at);
     mem_free(g->kept);
@@ -351,12 +354,11 @@ static bool yields(const struct gate *g, int64_t length)
     return length == 1 || package_meta(g->pkg)->prefill_last_token_output;
 }
 
-/* Full batches through prefill, the rest through infer; logits of batch ends,
- * and of what infer adds behind a batch. */
-static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
-                        struct err *e)
+/* Rows of logits that the prefill pass keeps, where calls end: of all batches,
+ * and of as many single tokens behind them as there is memory for. */
+static int choose_rows(struct gate *g, int64_t n, struct err *e)
 {
-    int64_t rows = 0, k = 0;
+    int64_t ends = 0, singles = 0, rows = 0, room, stride, i = 0;
     bool batched = false;
 
     mem_free(g->pre_at);
@@ -366,23 +368,70 @@ static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
     for (int64_t p = 0, m; p < n; p += m) {
         m = call_length(g, n, p);
         batched = batched || m > 1;
-        for (int64_t i = 0; i < m; i++)
-            g->pre_at[p + i] = -1;
-        if (batched && yields(g, m))
+        ends += m > 1 && yields(g, m);
+        singles += m == 1 && batched;
+    }
+    room = 2 * ROWS_KEEP / (g->vocab * (int64_t)sizeof(float)) - ends;
+    stride = room < 1 ? singles + 1 : (singles + room - 1) / room;
+    batched = false;
+    for (int64_t p = 0, m; p < n; p += m) {
+        m = call_length(g, n, p);
+        batched = batched || m > 1;
+        for (int64_t k = 0; k < m; k++)
+            g->pre_at[p + k] = -1;
+        if (m > 1 ? yields(g, m) : batched && i++ % stride == 0)
             g->pre_at[p + m - 1] = (int32_t)rows++;
     }
     mem_free(g->pre_rows);
     g->pre_rows = mem_alloc((size_t)((rows + 1) * g->vocab), sizeof(float), e);
-    if (!g->pre_rows)
+    return g->pre_rows ? 0 : -1;
+}
+
+static int feed_full_batch(struct gate *g, const int32_t *ids, int64_t at,
+                           struct err *e)
+{
+    int64_t k = g->pre_at[at + g->batch - 1];
+
+    return package_feed(g->pkg, ids + at, (size_t)g->batch, true,
+                        k < 0 ? NULL : g->pre_rows + k * g->vocab, e);
+}
+
+/* Single tokens from `at` on, a block of them at most; *m: how many. */
+static int feed_singles(struct gate *g, const int32_t *ids, int64_t n,
+                        int64_t at, int64_t *m, struct err *e)
+{
+    size_t row = (size_t)g->vocab * sizeof(float);
+    bool kept = false;
+
+    for (*m = 0; *m < g->block && at + *m < n; ++*m) {
+        if (call_length(g, n, at + *m) != 1)
+            break;
+        kept = kept || g->pre_at[at + *m] >= 0;
+    }
+    if (package_infer(g->pkg, ids + at, (size_t)*m, kept ? g->inf_rows : NULL,
+                      e))
+        return -1;
+    for (int64_t i = 0; i < *m; i++)
+        if (g->pre_at[at + i] >= 0)
+            memcpy(g->pre_rows + g->pre_at[at + i] * g->vocab,
+                   g->inf_rows + i * g->vocab, row);
+    return 0;
+}
+
+/* Full batches through prefill, the rest through infer. */
+static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
+                        struct err *e)
+{
+    if (choose_rows(g, n, e))
         return -1;
     /* Rows of the prompt before must not show. */
     package_restart(g->pkg);
     for (int64_t p = 0, m; p < n; p += m) {
         m = call_length(g, n, p);
-        k = g->pre_at[p + m - 1];
-        if (package_feed(g->pkg, ids + p, (size_t)m, true,
-                         k < 0 ? NULL : g->pre_rows + k * g->vocab, e) ||
-            step(g, (uint64_t)m, e))
+        if (m > 1 ? feed_full_batch(g, ids, p, e)
+                  : feed_singles(g, ids, n, p, &m, e))
+            return -1;
+        if (step(g, (uint64_t)m, e))
             return -1;
     }
     return 0;
@@ -462,22 +511,20 @@ static int infer_position(struct gate *g, size_t prompt, int64_t at,
     int64_t n = (int64_t)g->prompts->lengths[prompt];
     int64_t k = g->pre_at[at], next = -1;
     bool own = prompt >= g->prompts->n - g->own;
+    const float *row = g->inf_rows + in_batch * g->vocab;
 
-    if (package_feed(g->pkg, ids + at, 1, false, g->row, e))
-        return -1;
     if (at + 1 < n && (!own || g->prompts->n == g->own))
         next = ids[at + 1];
-    compare_position(g, prompt, at, in_batch, g->row, next);
-    add_drift(g, n, at, in_batch, g->row);
+    compare_position(g, prompt, at, in_batch, row, next);
+    add_drift(g, n, at, in_batch, row);
     if (k >= 0) {
         const float *pre = g->pre_rows + k * g->vocab;
 
         compare_position(g, prompt, at, in_batch, pre, -1);
-        compare_passes(g, pre, g->row);
+        compare_passes(g, pre, row);
     }
     if (g->kept)
-        memcpy(g->kept + at * g->vocab, g->row,
-               (size_t)g->vocab * sizeof(float));
+        memcpy(g->kept + at * g->vocab, row, (size_t)g->vocab * sizeof(float));
     return step(g, 1, e);
 }
 
@@ -510,7 +557,8 @@ static int infer_pass(struct gate *g, size_t prompt, struct err *e)
     for (int64_t p = 0; p < n; p += g->block) {
         int64_t m = n - p < g->block ? n - p : g->block;
 
-        if (oracles_feed(g, ids + p, (size_t)m, e))
+        if (oracles_feed(g, ids + p, (size_t)m, e) ||
+            package_infer(g->pkg, ids + p, (size_t)m, g->inf_rows, e))
             return -1;
         for (int64_t i = 0; i < m; i++)
             if (infer_position(g, prompt, p + i, i, e))

@@ -397,71 +397,103 @@ const struct run_states *snapshot_states(const struct package_snapshot *s)
 
 /* ---- calls ---- */
 
-#define MAX_OUTS 8
-
-struct outputs {
-    struct run_tensor t[MAX_OUTS];
-    size_t n;
+/* Calls of `tokens` tokens each, one after the other through each part: one for
+ * a batch, or several of infer. */
+struct pass {
+    struct package *p;
+    size_t n;       /* calls */
+    int64_t tokens; /* of each */
+    int64_t rows;   /* that the last chunk's calls yield */
+    float *logits;  /* [n, vocab] */
 };
 
-static int call(struct package *p, size_t part, const char *function,
-                const struct run_tensor *in, size_t n_in, struct outputs *out,
-                struct err *e)
+#define MAX_INPUTS 5
+
+static int run_part(struct pass *a, size_t part, const char *function,
+                    const struct run_tensor *inputs, size_t n_inputs,
+                    int (*take)(void *pass, size_t call,
+                                const struct run_tensor *outs, size_t n_outs,
+                                struct err *e),
+                    struct err *e)
 {
-    if (run_call(p->models[part], function, p->states, in, n_in, out->t,
-                 MAX_OUTS, &out->n, e))
-        return -1;
-    out->n = out->n < MAX_OUTS ? out->n : MAX_OUTS;
-    return 0;
+    const struct run_calls calls = { .function = function,
+                                     .n = a->n,
+                                     .n_inputs = n_inputs,
+                                     .inputs = inputs,
+                                     .take = take,
+                                     .cookie = a };
+
+    return run_many(a->p->models[part], a->p->states, &calls, e);
 }
 
 /* The output `name`; a single one may be called otherwise. */
-static const struct run_tensor *find_output(const struct outputs *o,
-                                            const char *name, struct err *e)
+static const struct run_tensor *find_output(const struct run_tensor *outs,
+                                            size_t n, const char *name,
+                                            struct err *e)
 {
-    for (size_t i = 0; i < o->n; i++)
-        if (o->n == 1 || !strcmp(o->t[i].name, name))
-            return &o->t[i];
+    for (size_t i = 0; i < n; i++)
+        if (n == 1 || !strcmp(outs[i].name, name))
+            return &outs[i];
     err_set(e, ERR_INPUT, "it has no output '%s'", name);
     return NULL;
 }
 
-/* n rows of the embeddings' output `name`. */
-static int take_rows(const struct outputs *o, const char *name, int64_t n,
+/* A call's rows of the embeddings' output `name`. */
+static int take_rows(const struct pass *a, size_t call,
+                     const struct run_tensor *outs, size_t n, const char *name,
                      int64_t width, float *dst, struct err *e)
 {
-    const struct run_tensor *t = find_output(o, name, e);
+    const struct run_tensor *t = find_output(outs, n, name, e);
+    int64_t elems = a->tokens * width;
 
     if (!t)
         return -1;
-    if (mil_type_elems(&t->type) != n * width)
+    if (mil_type_elems(&t->type) != elems)
         return err_set(e, ERR_INPUT,
                        "its output '%s' is not [1, %" PRId64 ", %" PRId64 "]",
-                       name, n, width);
-    memcpy(dst, t->data, (size_t)(n * width) * sizeof(float));
+                       name, a->tokens, width);
+    memcpy(dst + (int64_t)call * elems, t->data, (size_t)elems * sizeof(float));
     return 0;
 }
 
-static int embed(struct package *p, const int32_t *tokens, int64_t n,
-                 struct err *e)
+static int take_embedding(void *cookie, size_t call,
+                          const struct run_tensor *outs, size_t n,
+                          struct err *e)
 {
-    struct run_tensor in = { "input_ids",
-                             mil_type_make(MIL_I32, 2, (int64_t[]){ 1, n }),
-                             tokens };
-    struct outputs out;
+    const struct pass *a = cookie;
+    struct package *p = a->p;
 
-    for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || tokens[i] >= p->vocab)
+    if (take_rows(a, call, outs, n, "hidden_states", p->hidden, p->stream, e))
+        return -1;
+    return p->ple ? take_rows(a, call, outs, n, "per_layer_inputs", p->ple,
+                              p->per_layer, e)
+                  : 0;
+}
+
+static int embed(struct pass *a, const int32_t *tokens, struct err *e)
+{
+    struct package *p = a->p;
+    struct run_tensor *in = mem_alloc(a->n, sizeof(*in), e);
+    int rc;
+
+    for (int64_t i = 0; in && i < (int64_t)a->n * a->tokens; i++)
+        if (tokens[i] < 0 || tokens[i] >= p->vocab) {
+            mem_free(in);
             return err_set(e, ERR_INPUT,
                            "token id %d is not below the vocabulary of "
                            "%" PRId64,
                            tokens[i], p->vocab);
-    if (call(p, 0, NULL, &in, 1, &out, e) ||
-        take_rows(&out, "hidden_states", n, p->hidden, p->stream, e) ||
-        (p->ple &&
-         take_rows(&out, "per_layer_inputs", n, p->ple, p->per_layer, e)))
-        return err_in(e, "embeddings");
-    return 0;
+        }
+    if (!in)
+        return -1;
+    for (size_t i = 0; i < a->n; i++)
+        in[i] = (struct run_tensor){
+            "input_ids", mil_type_make(MIL_I32, 2, (int64_t[]){ 1, a->tokens }),
+            tokens + (int64_t)i * a->tokens
+        };
+    rc = run_part(a, 0, NULL, in, 1, take_embedding, e);
+    mem_free(in);
+    return rc ? err_in(e, "embeddings") : 0;
 }
 
 static void fill_positions(struct package *p, int64_t n)
@@ -475,138 +507,206 @@ static void fill_positions(struct package *p, int64_t n)
     }
 }
 
-/* The function for n tokens at the current position. */
-static void choose_function(const struct package *p, int64_t n, char out[32])
+static bool rotates_at(const struct package *p, int64_t pos)
 {
-    bool rotate = p->rotates && p->pos >= p->meta.sliding_window;
-
-    snprintf(out, 32, "%s%s", n == 1 ? "infer" : "prefill",
-             rotate ? "_rotate" : "");
+    return p->rotates && pos >= p->meta.sliding_window;
 }
 
-/* Runs all chunks on the stream; *rows is the number of rows that the last
- * one yields. */
-static int decode(struct package *p, int64_t n, int64_t *rows, struct err *e)
+/* Replaces a call's rows of the stream. */
+static int take_stream(void *cookie, size_t call, const struct run_tensor *outs,
+                       size_t n, struct err *e)
 {
-    int64_t ctx = p->meta.context_length, H = p->hidden;
-    int32_t pos = (int32_t)p->pos;
-    char function[32];
+    struct pass *a = cookie;
+    int64_t H = a->p->hidden;
+    const struct run_tensor *t =
+        find_output(outs, n, "output_hidden_states", e);
 
-    choose_function(p, n, function);
-    fill_positions(p, n);
-    for (size_t i = 1; i + 1 < p->n; i++) {
-        struct run_tensor in[5] = {
-            { "hidden_states",
-              mil_type_make(MIL_F16, 3, (int64_t[]){ 1, n, H }), p->stream },
-            { "position_ids", mil_type_make(MIL_I32, 1, &n), p->positions },
-            { "causal_mask",
-              mil_type_make(MIL_F16, 4, (int64_t[]){ 1, 1, n, ctx }), p->mask },
-            { "current_pos", mil_type_make(MIL_I32, 1, (int64_t[]){ 1 }),
-              &pos },
-            { "per_layer_inputs",
-              mil_type_make(MIL_F16, 3, (int64_t[]){ 1, n, p->ple }),
-              p->per_layer },
+    if (!t)
+        return -1;
+    if (t->type.rank != 3 || t->type.dims[0] != 1 || t->type.dims[2] != H ||
+        t->type.dims[1] > a->tokens)
+        return err_set(e, ERR_INPUT, "output is not [1, rows, %" PRId64 "]", H);
+    a->rows = t->type.dims[1];
+    memcpy(a->p->stream + (int64_t)call * a->tokens * H, t->data,
+           (size_t)(a->rows * H) * sizeof(float));
+    return 0;
+}
+
+static void chunk_inputs(const struct pass *a, struct run_tensor *in)
+{
+    const struct package *p = a->p;
+    int64_t n = a->tokens, H = p->hidden, ctx = p->meta.context_length;
+    size_t each = p->ple ? MAX_INPUTS : MAX_INPUTS - 1;
+
+    for (int64_t i = 0; i < (int64_t)a->n; i++, in += each) {
+        in[0] = (struct run_tensor){
+            "hidden_states", mil_type_make(MIL_F16, 3, (int64_t[]){ 1, n, H }),
+            p->stream + i * n * H
         };
-        struct outputs all;
-        const struct run_tensor *out;
+        in[1] =
+            (struct run_tensor){ "position_ids", mil_type_make(MIL_I32, 1, &n),
+                                 p->positions + i * n };
+        in[2] = (struct run_tensor){ "causal_mask",
+                                     mil_type_make(MIL_F16, 4,
+                                                   (int64_t[]){ 1, 1, n, ctx }),
+                                     p->mask + i * n * ctx };
+        in[3] =
+            (struct run_tensor){ "current_pos",
+                                 mil_type_make(MIL_I32, 1, (int64_t[]){ 1 }),
+                                 p->positions + i * n };
+        if (p->ple)
+            in[4] =
+                (struct run_tensor){ "per_layer_inputs",
+                                     mil_type_make(MIL_F16, 3,
+                                                   (int64_t[]){ 1, n, p->ple }),
+                                     p->per_layer + i * n * p->ple };
+    }
+}
 
-        if (call(p, i, function, in, p->ple ? 5 : 4, &all, e) ||
-            !(out = find_output(&all, "output_hidden_states", e)))
-            return err_in(e, "chunk %zu, %s", i, function);
-        if (out->type.rank != 3 || out->type.dims[0] != 1 ||
-            out->type.dims[2] != H || out->type.dims[1] > n)
-            return err_set(e, ERR_INPUT,
-                           "chunk %zu, %s: output is not [1, rows, %" PRId64
-                           "]",
-                           i, function, H);
-        *rows = out->type.dims[1];
-        memcpy(p->stream, out->data, (size_t)(*rows * H) * sizeof(float));
+/* Runs all chunks on the stream. */
+static int decode(struct pass *a, struct err *e)
+{
+    struct package *p = a->p;
+    size_t each = p->ple ? MAX_INPUTS : MAX_INPUTS - 1;
+    struct run_tensor *in = mem_alloc(a->n * each, sizeof(*in), e);
+    char function[32];
+    int rc = in ? 0 : -1;
+
+    snprintf(function, sizeof(function), "%s%s",
+             a->tokens == 1 ? "infer" : "prefill",
+             rotates_at(p, p->pos) ? "_rotate" : "");
+    fill_positions(p, (int64_t)a->n * a->tokens);
+    if (in)
+        chunk_inputs(a, in);
+    for (size_t i = 1; i + 1 < p->n && !rc; i++)
+        if (run_part(a, i, function, in, each, take_stream, e))
+            rc = err_in(e, "chunk %zu, %s", i, function);
+    mem_free(in);
+    return rc;
+}
+
+/* By name: logits1, logits2, ... */
+static int take_logits(void *cookie, size_t call, const struct run_tensor *outs,
+                       size_t n, struct err *e)
+{
+    const struct pass *a = cookie;
+    float *to = a->logits + (int64_t)call * a->p->vocab;
+
+    for (size_t i = 0; i < n; i++) {
+        char name[32];
+        const struct run_tensor *t;
+
+        snprintf(name, sizeof(name), "logits%zu", i + 1);
+        t = find_output(outs, n, name, e);
+        if (!t)
+            return -1;
+        memcpy(to, t->data, (size_t)t->type.dims[2] * sizeof(float));
+        to += t->type.dims[2];
     }
     return 0;
 }
 
-static int head(struct package *p, const float *hidden, float *logits,
+/* The first n rows of the stream, a call each. */
+static int head(struct package *p, const float *rows, size_t n, float *logits,
                 struct err *e)
 {
-    const struct mil_function *f =
-        pkg_program(p->files[p->n - 1])->functions[0];
-    struct run_tensor in = {
-        "hidden_states",
-        mil_type_make(MIL_F16, 3, (int64_t[]){ 1, 1, p->hidden }), hidden
-    };
-    struct run_tensor *outs = mem_alloc(f->n_outputs, sizeof(*outs), e);
-    size_t n_out, at = 0;
-    int rc = -1;
+    struct pass a = { .p = p, .n = n, .tokens = 1, .logits = logits };
+    struct run_tensor *in = mem_alloc(n, sizeof(*in), e);
+    int rc;
 
-    if (!outs)
+    if (!in)
         return -1;
-    if (run_call(p->models[p->n - 1], NULL, NULL, &in, 1, outs, f->n_outputs,
-                 &n_out, e)) {
-        err_in(e, "LM head");
-        goto done;
-    }
-    for (size_t i = 0; i < n_out; i++) { /* by name: logits1, logits2, ... */
-        char name[32];
-        size_t k = 0;
-
-        snprintf(name, sizeof(name), "logits%zu", i + 1);
-        while (k < n_out && strcmp(outs[k].name, name))
-            k++;
-        if (k == n_out && n_out == 1)
-            k = 0; /* a single part may be called otherwise */
-        if (k == n_out) {
-            err_set(e, ERR_INPUT, "the LM head has no output '%s'", name);
-            goto done;
-        }
-        memcpy(logits + at, outs[k].data,
-               (size_t)outs[k].type.dims[2] * sizeof(float));
-        at += (size_t)outs[k].type.dims[2];
-    }
-    rc = 0;
-done:
-    mem_free(outs);
-    return rc;
+    for (size_t i = 0; i < n; i++)
+        in[i] =
+            (struct run_tensor){ "hidden_states",
+                                 mil_type_make(MIL_F16, 3,
+                                               (int64_t[]){ 1, 1, p->hidden }),
+                                 rows + (int64_t)i * p->hidden };
+    rc = run_part(&a, p->n - 1, NULL, in, 1, take_logits, e);
+    mem_free(in);
+    return rc ? err_in(e, "LM head") : 0;
 }
 
-static int feed_once(struct package *p, const int32_t *tokens, int64_t n,
-                     float *logits, struct err *e)
+/* `n` calls of `tokens` each; what they yield stands in the stream. */
+static int feed(struct package *p, const int32_t *ids, size_t n, int64_t tokens,
+                int64_t *rows, struct err *e)
 {
-    int64_t rows = 0;
+    struct pass a = { .p = p, .n = n, .tokens = tokens };
+    int64_t end = p->pos + (int64_t)n * tokens;
 
-    if (p->pos + n > p->meta.context_length)
+    if (end > p->meta.context_length)
         return err_set(e, ERR_INPUT,
                        "position %" PRId64 " is beyond the package's context "
                        "of %" PRId64 "; convert again with a larger --ctx",
-                       (p->pos + n - 1), p->meta.context_length);
+                       end - 1, p->meta.context_length);
     if (p->broken)
         return err_set(e, ERR_INPUT,
                        "a call at position %" PRId64 " failed half-way, and a "
                        "recurrent state cannot be rewound: restore a snapshot, "
                        "or reset and feed again",
                        p->pos);
-    if (embed(p, tokens, n, e))
+    if (embed(&a, ids, e))
         return -1;
-    if (decode(p, n, &rows, e)) {
+    if (decode(&a, e)) {
         p->broken = p->meta.recurrent_state;
         return -1;
     }
-    p->pos += n;
+    p->pos = end;
+    *rows = a.rows;
+    return 0;
+}
+
+static int feed_batch(struct package *p, const int32_t *ids, float *logits,
+                      struct err *e)
+{
+    int64_t rows;
+
+    if (feed(p, ids, 1, p->meta.batch_size, &rows, e))
+        return -1;
     if (!logits)
         return 0;
-    if (n > 1 && !(rows == 1 && p->meta.prefill_last_token_output))
+    if (!(rows == 1 && p->meta.prefill_last_token_output))
         return err_set(e, ERR_UNSUPPORTED,
                        "prefill of this package does not yield its last "
                        "token");
-    return head(p, p->stream, logits, e);
+    return head(p, p->stream, 1, logits, e);
+}
+
+/* Calls of one function that the memory for a batch has room for. */
+static size_t infer_calls(const struct package *p, size_t n)
+{
+    int64_t most = p->meta.batch_size, border = p->meta.sliding_window;
+
+    if (p->rotates && p->pos < border && p->pos + most > border)
+        most = border - p->pos;
+    return (int64_t)n < most ? n : (size_t)most;
+}
+
+int package_infer(struct package *p, const int32_t *tokens, size_t n,
+                  float *logits, struct err *e)
+{
+    for (size_t i = 0; i < n;) {
+        size_t calls = infer_calls(p, n - i);
+        int64_t rows;
+
+        if (feed(p, tokens + i, calls, 1, &rows, e) ||
+            (logits &&
+             head(p, p->stream, calls, logits + (int64_t)i * p->vocab, e)))
+            return -1;
+        i += calls;
+    }
+    return 0;
 }
 
 int package_feed(struct package *p, const int32_t *tokens, size_t n,
                  bool prefill, float *logits, struct err *e)
 {
     if (prefill && n > 1 && (int64_t)n == p->meta.batch_size)
-        return feed_once(p, tokens, (int64_t)n, logits, e);
-    for (size_t i = 0; i < n; i++)
-        if (feed_once(p, tokens + i, 1, i + 1 == n ? logits : NULL, e))
-            return -1;
-    return 0;
+        return feed_batch(p, tokens, logits, e);
+    if (!n)
+        return 0;
+    return package_infer(p, tokens, n - 1, NULL, e) ||
+                   package_infer(p, tokens + n - 1, 1, logits, e)
+               ? -1
+               : 0;
 }

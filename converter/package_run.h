@@ -55,6 +55,11 @@ const struct run_states *snapshot_states(const struct package_snapshot *s);
  * restore. */
 int package_feed(struct package *p, const int32_t *tokens, size_t n,
                  bool prefill, float *logits, struct err *e) ATTR_MUST_USE;
+/* Feeds `n` tokens one by one through infer; logits [n, vocab] of all of them,
+ * or NULL. What the calls have in common is done for many at once (run_many),
+ * with the same results. */
+int package_infer(struct package *p, const int32_t *tokens, size_t n,
+                  float *logits, struct err *e) ATTR_MUST_USE;
 int64_t package_position(const struct package *p);
 
 #endif

@@ -282,6 +282,27 @@ static int conv_pointwise(struct run_ctx *c, const struct run_step *s,
     return 0;
 }
 
+int run_conv_calls(struct run_ctx *c, const struct run_step *s, int64_t n,
+                   int64_t stride, struct err *e)
+{
+    const struct conv_plan *p = &s->p.conv;
+    const struct run_slot *bias = run_arg(s, P_conv_bias);
+    struct run_slot *y = run_out(s, 0);
+    struct gemm_batch b = { .m = p->cout, .batches = 1 };
+
+    b.g.ldw = b.g.k = p->cin;
+    weight_rows(&b, run_arg(s, P_conv_weight), 0);
+    b.g.x = run_arg(s, P_conv_x)->data;
+    b.g.ldx = stride;
+    b.g.n = n;
+    b.g.bias = bias ? bias->data : NULL;
+    b.g.out = y->data;
+    b.g.om = 1;
+    b.g.on = stride;
+    b.g.half = run_rounds(c, y);
+    return weight_gemm(c, &b, e);
+}
+
 /* Depthwise along the last dim: each output row is a few shifted input rows,
  * weighted. */
 struct line_job {

@@ -156,8 +156,8 @@ uint64_t run_resident_bytes(const struct run_model *m)
 
 /* ---- calls ---- */
 
-static const struct run_tensor *find_input(const struct run_tensor *in,
-                                           size_t n, const char *name)
+const struct run_tensor *run_find_input(const struct run_tensor *in, size_t n,
+                                        const char *name)
 {
     for (size_t i = 0; i < n; i++)
         if (strcmp(in[i].name, name) == 0)
@@ -214,7 +214,7 @@ static int input_misfit(const struct mil_value *v, const struct run_tensor *t,
 static int check_input(const struct mil_value *v, const struct run_tensor *in,
                        size_t n, struct shapes *s, struct err *e)
 {
-    const struct run_tensor *t = find_input(in, n, v->name);
+    const struct run_tensor *t = run_find_input(in, n, v->name);
     bool ok;
 
     if (!t)
@@ -312,34 +312,49 @@ static int bind_input(struct run_ctx *c, struct run_slot *s,
     return 0;
 }
 
-static int bind(struct run_plan *p, struct run_states *states,
-                const struct run_tensor *in, size_t n, struct err *e)
+static int bind_inputs(struct run_plan *p, const struct run_tensor *in,
+                       size_t n, struct err *e)
 {
     for (size_t i = 0; i < p->f->n_inputs; i++) {
         mil_ref r = p->f->inputs[i];
         const struct mil_value *v = mil_value(p->f, r);
-        struct run_slot *s = &p->slots[r];
+
+        if (v->kind == MIL_V_INPUT &&
+            bind_input(&p->model->ctx, &p->slots[r],
+                       run_find_input(in, n, v->name), e))
+            return -1;
+    }
+    return 0;
+}
+
+static int bind_states(struct run_plan *p, struct run_states *states,
+                       struct err *e)
+{
+    for (size_t i = 0; i < p->f->n_inputs; i++) {
+        mil_ref r = p->f->inputs[i];
+        const struct mil_value *v = mil_value(p->f, r);
         float *data;
 
-        if (v->kind == MIL_V_INPUT) {
-            if (bind_input(&p->model->ctx, s, find_input(in, n, v->name), e))
-                return -1;
+        if (v->kind == MIL_V_INPUT)
             continue;
-        }
         if (!states)
             return err_set(e, ERR_INPUT, "state '%s': no states are given",
                            v->name);
-        if (run_state_get(states, v->name, &s->type, &data, e))
+        if (run_state_get(states, v->name, &p->slots[r].type, &data, e))
             return -1;
-        s->data = data;
+        p->slots[r].data = data;
     }
+    return 0;
+}
+
+static void bind_views(struct run_plan *p)
+{
     for (mil_ref r = 1; r < p->f->n_values; r++) {
         struct run_slot *s = &p->slots[r];
 
         if (s->root != r)
             s->data = (float *)p->slots[s->root].data + s->offset;
     }
-    return 0;
 }
 
 static int take_output(struct run_plan *p, struct run_output *o,
@@ -372,8 +387,9 @@ static int call(struct run_model *m, const struct mil_function *f,
 {
     struct run_plan *p = get_plan(m, f, inputs, n_inputs, e);
 
-    if (!p || bind(p, states, inputs, n_inputs, e))
+    if (!p || bind_inputs(p, inputs, n_inputs, e) || bind_states(p, states, e))
         return -1;
+    bind_views(p);
     for (size_t i = 0; i < p->n_steps; i++)
         if (run_step_exec(&m->ctx, &p->steps[i], e))
             return -1;
@@ -384,22 +400,97 @@ static int call(struct run_model *m, const struct mil_function *f,
     return 0;
 }
 
+static const struct mil_function *find_function(const struct run_model *m,
+                                                const char *name, struct err *e)
+{
+    const struct mil_function *f = NULL;
+
+    if (name)
+        f = mil_program_find(m->program, name);
+    else if (m->program->n_functions)
+        f = m->program->functions[0];
+    if (!f)
+        err_set(e, ERR_INPUT, "the program has no function '%s'",
+                name ? name : "");
+    return f;
+}
+
 int run_call(struct run_model *m, const char *function,
              struct run_states *states, const struct run_tensor *inputs,
              size_t n_inputs, struct run_tensor *outs, size_t cap,
              size_t *n_outs, struct err *e)
 {
-    const struct mil_function *f = NULL;
+    const struct mil_function *f = find_function(m, function, e);
 
     *n_outs = 0;
-    if (function)
-        f = mil_program_find(m->program, function);
-    else if (m->program->n_functions)
-        f = m->program->functions[0];
     if (!f)
-        return err_set(e, ERR_INPUT, "the program has no function '%s'",
-                       function ? function : "");
+        return -1;
     if (call(m, f, states, inputs, n_inputs, outs, cap, n_outs, e))
         return err_in(e, "function '%s'", f->name);
     return 0;
+}
+
+/* The plan that all of them have; *p NULL if they have several. */
+static int common_plan(struct run_model *m, const struct mil_function *f,
+                       const struct run_calls *calls, struct run_plan **p,
+                       struct err *e)
+{
+    *p = NULL;
+    for (size_t i = 0; i < calls->n; i++) {
+        struct run_plan *one =
+            get_plan(m, f, calls->inputs + i * calls->n_inputs, calls->n_inputs,
+                     e);
+
+        if (!one)
+            return -1;
+        if (i && one != *p) {
+            *p = NULL;
+            return 0;
+        }
+        *p = one;
+    }
+    return 0;
+}
+
+/* 1: calls->take failed. */
+static int one_by_one(struct run_model *m, const struct mil_function *f,
+                      struct run_states *states, const struct run_calls *calls,
+                      struct err *e)
+{
+    struct run_tensor *outs = mem_alloc(f->n_outputs, sizeof(*outs), e);
+    size_t n;
+    int rc = outs ? 0 : -1;
+
+    for (size_t i = 0; i < calls->n && !rc; i++) {
+        rc = call(m, f, states, calls->inputs + i * calls->n_inputs,
+                  calls->n_inputs, outs, f->n_outputs, &n, e);
+        if (!rc && calls->take(calls->cookie, i, outs, n, e))
+            rc = 1;
+    }
+    mem_free(outs);
+    return rc;
+}
+
+int run_many(struct run_model *m, struct run_states *states,
+             const struct run_calls *calls, struct err *e)
+{
+    const struct mil_function *f = find_function(m, calls->function, e);
+    struct run_plan *p;
+    bool done = false;
+    int rc;
+
+    if (!f)
+        return -1;
+    rc = common_plan(m, f, calls, &p, e);
+    if (!rc && p)
+        rc = bind_states(p, states, e);
+    if (!rc && p) {
+        bind_views(p);
+        rc = run_lockstep(p, calls, &done, e);
+    }
+    if (!rc && !done)
+        rc = one_by_one(m, f, states, calls, e);
+    if (rc < 0)
+        return err_in(e, "function '%s'", f->name);
+    return rc ? -1 : 0;
 }

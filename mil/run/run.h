@@ -78,4 +78,22 @@ int run_call(struct run_model *m, const char *function,
              size_t n_inputs, struct run_tensor *outs, size_t cap,
              size_t *n_outs, struct err *e) ATTR_MUST_USE;
 
+/* Calls of one function in the order given, the inputs of each one behind the
+ * other. `take` gets each call's outputs, in order; they are gone when it
+ * returns. */
+struct run_calls {
+    const char *function; /* NULL: the default one */
+    size_t n, n_inputs;
+    const struct run_tensor *inputs; /* [n][n_inputs] */
+    int (*take)(void *cookie, size_t call, const struct run_tensor *outs,
+                size_t n_outs, struct err *e);
+    void *cookie;
+};
+/* The same bits as run_call for one after the other, states included. Where
+ * the function allows it large products are taken for many calls at once, which
+ * reads the weights once for all of them. After an error, `take`'s own
+ * included, the states hold anything. */
+int run_many(struct run_model *m, struct run_states *states,
+             const struct run_calls *calls, struct err *e) ATTR_MUST_USE;
+
 #endif

@@ -428,6 +428,7 @@ void run_plan_free(struct run_plan *p)
     mem_free(p->steps);
     mem_free(p->arena);
     mem_free(p->shadow.values);
+    run_lockstep_free(p->lockstep);
     mil_program_free(p->specialized);
     mem_free(p);
 }

@@ -207,7 +207,8 @@ struct run_plan {
     struct run_output *outs;
     float *arena;
     uint64_t arena_elems;
-    struct mil_function shadow; /* f, with the types that slots have */
+    struct mil_function shadow;    /* f, with the types that slots have */
+    struct run_lockstep *lockstep; /* NULL: not looked at yet */
     struct run_plan *next;
 };
 
@@ -236,6 +237,18 @@ struct run_model {
     struct run_plan *plans;
     uint64_t const_bytes, plan_bytes;
 };
+
+/* Calls side by side (run_calls.c); states are bound. *done false: they have to
+ * be made one by one. 1: calls->take failed. */
+int run_lockstep(struct run_plan *p, const struct run_calls *calls, bool *done,
+                 struct err *e) ATTR_MUST_USE;
+void run_lockstep_free(struct run_lockstep *l);
+const struct run_tensor *run_find_input(const struct run_tensor *in, size_t n,
+                                        const char *name);
+/* A convolution with one position, for n calls whose x and y follow each other
+ * at `stride` floats. */
+int run_conv_calls(struct run_ctx *c, const struct run_step *s, int64_t n,
+                   int64_t stride, struct err *e) ATTR_MUST_USE;
 
 /* Plans one function whose inputs have static types (run_plan.c). */
 struct run_plan *run_plan_new(struct run_model *m,

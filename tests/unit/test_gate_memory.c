@@ -105,13 +105,13 @@ static uint64_t peak(const char *arch, uint64_t layers, uint64_t experts)
 
 /* Held in memory, the weights of 384 experts more would take 18 MB in half
  * precision, and those of eight layers more with 200 experts 18 MB too. Wide
- * activations (2 MB) and the programs of layers (7 MB) do count. */
+ * activations (6 MB) and the programs of layers (7 MB) do count. */
 Test(gate_memory, the_peak_follows_neither_layers_nor_experts, .timeout = 120)
 {
     uint64_t few = peak("qwen3_5_moe", 4, 16);
     uint64_t many = peak("qwen3_5_moe", 4, 400);
 
-    cr_expect_leq(many, few + 6000000, "16 experts: %" PRIu64 ", 400: %" PRIu64,
+    cr_expect_leq(many, few + 9000000, "16 experts: %" PRIu64 ", 400: %" PRIu64,
                   few, many);
     few = peak("qwen3_5_moe", 4, 200);
     many = peak("qwen3_5_moe", 12, 200);

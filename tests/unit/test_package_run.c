@@ -77,6 +77,63 @@ Test(package_run, prefill_is_single_steps)
     package_close(p);
 }
 
+/* Calls of infer side by side give what they give one by one, whatever stays
+ * in memory; what they leave in the states shows in the steps that follow. */
+static void same_calls(const char *arch, const char *like, enum run_profile f)
+{
+    const size_t n = 37;
+    struct err e = ERR_INIT;
+    int32_t t[64];
+
+    for (int i = 0; i < 2; i++) {
+        struct run_options o = { .profile = f, .const_bytes = (uint64_t)i };
+        struct package *a = package_open(t_conv_path("p"), &o, &e);
+        struct package *b = package_open(t_conv_path("p"), &o, &e);
+        size_t v = a ? (size_t)package_vocab(a) : 0;
+        float *one = mem_alloc((n + 1) * v, sizeof *one, &e);
+        float *many = mem_alloc((n + 1) * v, sizeof *many, &e);
+
+        cr_assert(a && b && one && many, "%s", e.text);
+        fill(t, 64);
+        for (size_t k = 0; k <= n; k++)
+            feed(a, t + k, 1, false, one + k * v);
+        cr_assert_eq(package_infer(b, t, n, many, &e), 0, "%s", e.text);
+        feed(b, t + n, 1, false, many + n * v);
+        cr_expect_eq(memcmp(one, many, (n + 1) * v * sizeof *one), 0,
+                     "%s %s, %d", arch, like, i);
+        package_close(a);
+        package_close(b);
+        mem_free(one);
+        mem_free(many);
+    }
+}
+
+Test(package_run, infer_side_by_side_is_infer_one_by_one, .timeout = 60)
+{
+    static const struct {
+        const char *arch, *like;
+        int bits, chunks;
+    } rows[] = {
+        { "qwen3", "tiny", 6, 1 },       { "llama", "tiny", 0, 2 },
+        { "qwen3_5", "tiny", 4, 1 },     { "qwen3_5", "odd", 0, 3 },
+        { "qwen3_5_moe", "tiny", 0, 2 }, { "qwen3_5_moe", "odd", 6, 1 },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct cv_options o;
+        struct err e = ERR_INIT;
+
+        cr_assert_eq(io_remove_tree(t_conv_path("s"), &e), 0);
+        cr_assert_eq(io_remove_tree(t_conv_path("p"), &e), 0);
+        t_conv_synth(rows[i].arch, rows[i].like, "s");
+        o = t_conv_options("s");
+        o.lut_ffn.bits = o.lut_head.bits = rows[i].bits;
+        o.chunks = rows[i].chunks;
+        t_conv_run(&o, "p");
+        same_calls(rows[i].arch, rows[i].like, i % 2 ? RUN_F32 : RUN_FP16);
+    }
+}
+
 Test(package_run, callers_that_ask_too_much)
 {
     struct package *p = open_ok();
