@@ -34,7 +34,7 @@ struct gate_options {
      * do not depend on it. */
     uint64_t keep_bytes;
 };
-#define GATE_KEEP_BYTES 96000000
+#define GATE_KEEP_BYTES 24000000
 
 enum gate_verdict { GATE_PASS, GATE_FAIL, GATE_UNVERIFIED };
 
