@@ -155,6 +155,17 @@ Test(oracle_walk, experts)
     same_as_fed("qwen3_5_moe", "tiny");
 }
 
+Test(oracle_walk, windows)
+{
+    same_as_fed("gemma3", "tiny");
+}
+
+/* Layers that read other layers' caches, and per-layer embeddings. */
+Test(oracle_walk, shared_caches)
+{
+    same_as_fed("gemma4", "tiny");
+}
+
 Test(oracle_walk, contexts_that_cannot_be)
 {
     struct model m;
