@@ -8,6 +8,7 @@
 #include "converter/assets.h"
 #include "converter/base/io.h"
 #include "converter/base/num.h"
+#include "converter/budget_priv.h"
 #include "converter/converter.h"
 #include "converter/importance.h"
 #include "converter/meta.h"
@@ -236,7 +237,7 @@ static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
     path = mem_printf(e, "%s/%s.mlpackage", dir, part->name);
     if (path && pkg_write(path, prog.program, &po, &w, e)) {
         source_error(j, e);
-    } else if (path && !cv_program_check(path, part, e)) {
+    } else if (path && !cv_program_check(path, part, &prog, e)) {
         part->written_weights = w.weights_bytes;
         part->written_model = w.model_bytes;
         cv_program_error(&prog, part);
@@ -306,6 +307,7 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
     if (preflight(j, e) || cv_choose_scale(j, e) ||
         !(a = assets_open(&j->ckpt, &j->notes, e)) || buf_ok(&j->notes, e) ||
         (j->importance && importance_scan(j->importance, j->opt.log, e)) ||
+        (j->opt.budget > 0 && (cv_choose_widths(j, e) || preflight(j, e))) ||
         io_stage_begin(&stage, j->output, j->opt.force, e) ||
         write_all(j, a, stage.dir, e))
         goto out;

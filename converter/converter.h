@@ -60,7 +60,9 @@ struct cv_options {
     int stream_exp;        /* the residual stream times 2^stream_exp */
     const char *tokens; /* a further input file: never replaced. NULL: none */
     const char *calib;  /* token file; NULL: no calibration */
-    bool gptq;          /* error feedback; needs calib */
+    double budget;      /* bits per weight of layers and head; 0: none */
+    unsigned budget_widths; /* bit b: b bits may be used */
+    bool gptq;              /* error feedback; needs calib */
     const char *importance; /* safetensors: what each weight counts for; NULL */
     const struct log *log;
     struct par *par;
@@ -77,8 +79,11 @@ struct cv_part {
     enum cv_kind kind;
     int chunk; /* 1-based, for CV_CHUNK */
     int64_t first_layer, n_layers;
-    char name[160]; /* "qwen_FFN_PF_lut6_chunk_01of02" */
-    struct cv_lut lut;
+    char name[160];        /* "qwen_FFN_PF_lut6_chunk_01of02" */
+    struct cv_lut lut;     /* the narrowest, if widths differ */
+    double mixed;          /* bits per weight, tables included, if they do; 0 */
+    uint64_t stored_bits;  /* of the matrices, tables included */
+    int narrow, wide;      /* widths in use; 0: none */
     uint64_t weight_bytes; /* weight file, as it will be written */
     uint64_t model_bytes;  /* program message, likewise */
     uint64_t weights;      /* elements of the matrices to palettize */
@@ -97,6 +102,7 @@ struct cv_part {
 struct cv_job {
     struct cv_options opt;
     struct ckpt ckpt;
+    struct cv_choices *choices; /* widths under a budget; NULL: none */
     struct weights *weights;
     struct calib *calib;           /* NULL: none */
     struct importance *importance; /* NULL: weights count alike */

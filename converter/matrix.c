@@ -353,14 +353,19 @@ struct cv_matrix *cv_matrix_for(struct cv_job *j, struct cv_part *part,
     return m;
 }
 
-void cv_matrices_free(struct cv_matrices *ms)
+void cv_matrices_clear(struct cv_matrices *ms)
 {
-    if (!ms)
-        return;
     for (size_t i = 0; i < ms->n; i++) {
         close_palette(ms->items[i]);
         mem_free(ms->items[i]);
     }
     mem_free(ms->items);
+    memset(ms, 0, sizeof(*ms));
+}
+
+void cv_matrices_free(struct cv_matrices *ms)
+{
+    if (ms)
+        cv_matrices_clear(ms);
     mem_free(ms);
 }

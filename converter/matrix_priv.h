@@ -40,6 +40,7 @@ struct cv_matrix *cv_matrix_for(struct cv_job *j, struct cv_part *part,
                                 const struct mil_data *d,
                                 const struct cv_lut *lut,
                                 struct err *e) ATTR_MUST_USE;
+void cv_matrices_clear(struct cv_matrices *ms); /* the content */
 void cv_matrices_free(struct cv_matrices *ms);
 
 #endif

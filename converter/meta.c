@@ -162,9 +162,10 @@ static void key_version(struct out *o, const char *key, const char *v)
     plain(o, v);
 }
 
-static void lut(struct out *o, const char *part, const struct cv_lut *l)
+static void lut(struct out *o, const char *part, const struct cv_part *p)
 {
-    char key[64], quant[32];
+    const struct cv_lut *l = &p->lut;
+    char key[64], quant[32], mixed[32];
 
     snprintf(key, sizeof(key), "lut_%s", part);
     if (l->linear) {
@@ -182,6 +183,12 @@ static void lut(struct out *o, const char *part, const struct cv_lut *l)
         return;
     snprintf(key, sizeof(key), "lut_%s_per_channel", part);
     key_int(o, key, (int64_t)l->group);
+    if (!(p->mixed > 0))
+        return;
+    snprintf(key, sizeof(key), "lut_%s_mixed", part);
+    snprintf(mixed, sizeof(mixed), "%.2f", p->mixed);
+    plain(o, key);
+    plain(o, mixed);
 }
 
 static void file_key(struct out *o, const char *key, const char *name)
@@ -335,9 +342,9 @@ static void parameters(struct out *o, const struct cv_job *j,
     begin(o, true, false);
     key_int(o, "context_length", j->opt.ctx);
     key_int(o, "batch_size", j->opt.batch);
-    lut(o, "embeddings", &j->opt.lut_embeddings);
-    lut(o, "ffn", &j->opt.lut_ffn);
-    lut(o, "lmhead", &j->opt.lut_head);
+    lut(o, "embeddings", &j->parts[0]);
+    lut(o, "ffn", &j->parts[1]);
+    lut(o, "lmhead", &j->parts[j->n_parts - 1]);
     key_int(o, "num_chunks", j->chunks);
     key_text(o, "model_prefix", j->prefix);
     file_key(o, "embeddings", j->parts[0].name);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "converter/base/buf.h"
+#include "converter/budget_priv.h"
 #include "converter/converter.h"
 #include "converter/matrix_priv.h"
 #include "converter/program_priv.h"
@@ -59,7 +60,7 @@ static int palettize_op(struct cv_job *j, struct cv_part *part,
     name = mil_value(f, op->outs[0])->name;
     if (!c || !c->data || c->data->role != stored_role(part->kind))
         return 0;
-    lut = part->lut;
+    lut = cv_width(j, &part->lut, c->data->origin->tensor);
     if (!lut.bits)
         return 0;
     m = cv_matrix_for(j, part, ms, name, c->data, &lut, e);
@@ -417,6 +418,8 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
     part->weights = part->largest_blob = part->largest_table = 0;
     part->largest_axis = 0;
     part->expert_bytes = 0;
+    part->stored_bits = 0;
+    part->narrow = part->wide = 0;
     for (size_t i = 0; i < p->program->n_functions; i++) {
         const struct mil_function *f = p->program->functions[i];
 
@@ -427,6 +430,11 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
         const struct cv_matrix *q = p->matrices->items[i];
 
         part->weights += (uint64_t)mil_type_elems(&q->indices.type);
+        part->stored_bits += 8 * (q->indices.bytes + q->tables.bytes);
+        if (!part->narrow || q->lut.bits < part->narrow)
+            part->narrow = q->lut.bits;
+        if (q->lut.bits > part->wide)
+            part->wide = q->lut.bits;
         if (is_expert(q->source))
             part->expert_bytes += q->indices.bytes + q->tables.bytes;
         if (q->tables.bytes > part->largest_table)
@@ -440,25 +448,29 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
 /* Bits of a palettized constant, and its weights. Constants of equal bytes
  * share a blob, so they are counted by name, not by place. */
 static int count_written(const struct mil_function *f, const struct mil_op *op,
-                         const struct cv_part *part, uint64_t *weights,
+                         const struct cv_program *planned, uint64_t *weights,
                          struct err *e)
 {
+    int bits = 0;
+
     const struct mil_const *c = mil_arg_const(f, op, 0);
     const char *name = mil_value(f, op->outs[0])->name;
 
     if (!c || !c->data)
         return err_set(e, ERR_MISMATCH, "'%s' has no indices in the file",
                        name);
-    if ((int)mil_dtype_bits(c->type.dtype) != part->lut.bits)
+    for (size_t i = 0; i < planned->matrices->n; i++)
+        if (!strcmp(planned->matrices->items[i]->name, name))
+            bits = planned->matrices->items[i]->lut.bits;
+    if ((int)mil_dtype_bits(c->type.dtype) != bits)
         return err_set(e, ERR_MISMATCH, "'%s' has %d bits, %d were asked for",
-                       name, (int)mil_dtype_bits(c->type.dtype),
-                       part->lut.bits);
+                       name, (int)mil_dtype_bits(c->type.dtype), bits);
     *weights += (uint64_t)mil_type_elems(&c->type);
     return 0;
 }
 
 int cv_program_check(const char *path, const struct cv_part *part,
-                     struct err *e)
+                     const struct cv_program *planned, struct err *e)
 {
     struct pkg *k = pkg_open(path, e);
     const struct mil_program *p = k ? pkg_program(k) : NULL;
@@ -472,7 +484,7 @@ int cv_program_check(const char *path, const struct cv_part *part,
         for (size_t n = 0; !rc && n < f->n_ops; n++)
             if (f->ops[n].code == MIL_OP_constexpr_lut_to_dense ||
                 f->ops[n].code == MIL_OP_constexpr_blockwise_shift_scale)
-                rc = count_written(f, &f->ops[n], part, &weights, e);
+                rc = count_written(f, &f->ops[n], planned, &weights, e);
     }
     if (!rc && weights != part->weights)
         rc = err_set(e, ERR_MISMATCH,

@@ -10,6 +10,7 @@
 #include "converter/assets.h"
 #include "converter/base/io.h"
 #include "converter/base/num.h"
+#include "converter/budget_priv.h"
 #include "converter/calib.h"
 #include "converter/converter.h"
 #include "converter/importance.h"
@@ -320,6 +321,33 @@ static int64_t more_chunks(int64_t layers, int64_t chunks)
     return longest > 1 ? (layers + longest - 2) / (longest - 1) : chunks + 1;
 }
 
+/* Parts of one kind are named after the narrowest width among them. */
+static void settle_widths(struct cv_job *j, enum cv_kind kind)
+{
+    int narrow = 0, wide = 0;
+    double bits = 0, weights = 0;
+
+    for (size_t i = 0; i < j->n_parts; i++) {
+        const struct cv_part *p = &j->parts[i];
+
+        if (p->kind != kind || !p->narrow)
+            continue;
+        narrow = !narrow || p->narrow < narrow ? p->narrow : narrow;
+        wide = p->wide > wide ? p->wide : wide;
+        bits += (double)p->stored_bits;
+        weights += (double)p->weights;
+    }
+    for (size_t i = 0; i < j->n_parts; i++) {
+        struct cv_part *p = &j->parts[i];
+
+        if (p->kind != kind || !narrow || !p->lut.bits)
+            continue;
+        p->lut.bits = narrow;
+        p->mixed = wide > narrow ? bits / weights : 0;
+        name_part(j, p);
+    }
+}
+
 /* As few chunks as stay below the limit: the whole in one tells how many there
  * must be at least; layers are not cut, so it may take more. */
 static int plan_parts(struct cv_job *j, struct err *e)
@@ -348,6 +376,8 @@ static int plan_parts(struct cv_job *j, struct err *e)
     if (size_part(j, &j->parts[0], e) ||
         size_part(j, &j->parts[j->n_parts - 1], e))
         return -1;
+    settle_widths(j, CV_CHUNK);
+    settle_widths(j, CV_HEAD);
     return 0;
 }
 
@@ -564,7 +594,7 @@ static int plan_sums(struct cv_job *j, struct err *e)
 }
 
 /* What makes some weights count more than others. */
-static int open_guides(struct cv_job *j, struct err *e)
+static int open_guides(struct cv_job *j, bool plan_only, struct err *e)
 {
     struct calib_options co = { .tokens = j->opt.calib,
                                 .full = j->opt.gptq,
@@ -575,6 +605,12 @@ static int open_guides(struct cv_job *j, struct err *e)
         return err_set(e, ERR_USAGE,
                        "--importance and --calib both say what a weight "
                        "counts for; one of them is enough");
+    if (j->opt.budget > 0 && plan_only)
+        return err_set(e, ERR_USAGE,
+                       "--budget chooses widths by the weights' errors; --plan "
+                       "reads none and cannot tell them");
+    if (j->opt.budget > 0 && (j->opt.lut_ffn.linear || j->opt.lut_head.linear))
+        return err_set(e, ERR_USAGE, "--budget is for tables, not for --quant");
     if (j->opt.gptq && !j->opt.calib)
         return err_set(e, ERR_USAGE,
                        "--method gptq needs calibration tokens (--calib)");
@@ -601,7 +637,7 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
     j->stream_exp = o->scale_given ? o->stream_exp : 0;
     j->weights = weights_new(&j->ckpt, e);
     if (!j->weights || range_check_exp(&j->ckpt.hp, j->stream_exp, e) ||
-        open_guides(j, e) || name_job(j, e) || check_shape(j, e) ||
+        open_guides(j, plan_only, e) || name_job(j, e) || check_shape(j, e) ||
         plan_head(j, e) || plan_parts(j, e)) {
         cv_job_close(j);
         return -1;
@@ -614,8 +650,25 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
     return -1;
 }
 
+int cv_plan_again(struct cv_job *j, struct err *e)
+{
+    uint64_t old = 0;
+
+    for (size_t i = 0; i < j->n_parts; i++)
+        old += j->parts[i].weight_bytes + j->parts[i].model_bytes;
+    if (plan_parts(j, e))
+        return -1;
+    j->disk_bytes -= old;
+    for (size_t i = 0; i < j->n_parts; i++)
+        j->disk_bytes += j->parts[i].weight_bytes + j->parts[i].model_bytes;
+    return 0;
+}
+
 void cv_job_close(struct cv_job *j)
 {
+    if (j->choices)
+        mem_free(j->choices->items);
+    mem_free(j->choices);
     calib_close(j->calib);
     importance_close(j->importance);
     weights_free(j->weights);
@@ -727,6 +780,8 @@ static void part_json(const struct cv_part *p, struct js_writer *w)
         cv_quant_text(&p->lut, text);
         js_w_string(w, "quant", text);
     }
+    if (p->mixed > 0)
+        js_w_double(w, "mixed_bits", p->mixed);
     js_w_uint(w, "weight_bytes", p->weight_bytes);
     js_w_uint(w, "model_bytes", p->model_bytes);
     js_w_uint(w, "largest_blob_bytes", p->largest_blob);

@@ -23,6 +23,7 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
 /* Opens a written part and compares bits and weights asked for with those in
  * the file: ERR_MISMATCH. */
 int cv_program_check(const char *path, const struct cv_part *part,
+                     const struct cv_program *planned,
                      struct err *e) ATTR_MUST_USE;
 /* Palettization error of what was written. */
 void cv_program_error(const struct cv_program *p, struct cv_part *part);

@@ -13,7 +13,8 @@
 
 struct args {
     const char *hf, *output, *prefix, *chunks;
-    const char *lut, *lut_ffn, *lut_head, *lut_embeddings, *quant;
+    const char *lut, *lut_ffn, *lut_head, *lut_embeddings, *quant, *budget,
+        *widths;
     const char *profile, *fp16_scale, *tokens, *calib, *importance, *method;
     int64_t ctx, batch, max_chunk_mb, head_parts;
     bool plan, no_gate, require_gate, force, strict, tie;
@@ -50,6 +51,39 @@ static int set_chunks(const char *text, struct cv_options *o, struct err *e)
     return 0;
 }
 
+/* "4.5" or "4.5bpw"; "4,6,8". */
+static int set_budget(const struct args *a, struct cv_options *o, struct err *e)
+{
+    const char *s = a->widths;
+    size_t n = a->budget ? strlen(a->budget) : 0;
+
+    if (n > 3 && !strcmp(a->budget + n - 3, "bpw"))
+        n -= 3;
+    if (a->budget && (!num_parse_double(a->budget, n, &o->budget) ||
+                      !(o->budget > 0 && o->budget <= 16)))
+        return err_set(e, ERR_USAGE,
+                       "--budget '%s' is no number of bits per weight, such as "
+                       "4.5 or 4.5bpw",
+                       a->budget);
+    if (a->widths && !a->budget)
+        return err_set(e, ERR_USAGE, "--widths goes with --budget");
+    for (o->budget_widths = s ? 0 : o->budget_widths; s && *s;) {
+        size_t len = strcspn(s, ",");
+        struct cv_lut lut;
+        char one[8] = "";
+
+        if (len < sizeof(one))
+            memcpy(one, s, len);
+        if (cv_lut_parse("--widths", one, &lut, e) || !lut.bits)
+            return err_set(e, ERR_USAGE,
+                           "--widths '%s' is no list of 1, 2, 3, 4, 6 and 8",
+                           a->widths);
+        o->budget_widths |= 1u << lut.bits;
+        s += len + (s[len] == ',');
+    }
+    return 0;
+}
+
 static int set_options(const struct args *a, struct cv_options *o,
                        struct err *e)
 {
@@ -80,6 +114,8 @@ static int set_options(const struct args *a, struct cv_options *o,
                        "go with --lut");
     if (a->quant && (cv_quant_parse("--quant", a->quant, &o->lut_ffn, e) ||
                      cv_quant_parse("--quant", a->quant, &o->lut_head, e)))
+        return -1;
+    if (set_budget(a, o, e))
         return -1;
     if (set_lut("--lut", a->lut, &o->lut_ffn, e) ||
         set_lut("--lut", a->lut, &o->lut_head, e) ||
@@ -264,6 +300,10 @@ int main(int argc, char **argv)
           "LM head only" },
         { "--lut-embeddings", "--lut1", CLI_TEXT, &a.lut_embeddings,
           "BITS[,GROUP]", "token table (none)" },
+        { "--budget", NULL, CLI_TEXT, &a.budget, "BITS[bpw]",
+          "choose each tensor's width for this average, tables included" },
+        { "--widths", NULL, CLI_TEXT, &a.widths, "LIST",
+          "widths that --budget may use (4,6,8)" },
         { "--quant", NULL, CLI_TEXT, &a.quant, "int8|int4[,BLOCK]",
           "integers and scales instead of tables; not for the Neural Engine" },
         { "--calib", NULL, CLI_TEXT, &a.calib, "TOKENS",

@@ -19,6 +19,7 @@
 
 #include "converter/base/io.h"
 #include "converter/base/mem.h"
+#include "converter/base/num.h"
 #include "converter/converter.h"
 #include "converter/gate.h"
 #include "converter/package_source.h"
@@ -141,7 +142,7 @@ static double achieved(const struct cv_job *j)
     double bits = 0, weights = 0;
 
     for (size_t i = 1; i < j->n_parts; i++) {
-        bits += 8 * (double)j->parts[i].weight_bytes;
+        bits += (double)j->parts[i].stored_bits;
         weights += (double)j->parts[i].weights;
     }
     return weights > 0 ? bits / weights : 16;
@@ -167,7 +168,13 @@ static void measure(struct bench *b, const char *width, const char *method)
     need(mkdtemp(dir) ? 0 : -1, &e);
     snprintf(out, sizeof(out), "%s/p", dir);
     o.output = out;
-    need(cv_lut_parse("width", width, &o.lut_ffn, &e), &e);
+    if (!strncmp(width, "budget:", 7))
+        need(num_parse_double(width + 7, strlen(width + 7), &o.budget)
+                 ? 0
+                 : err_set(&e, ERR_USAGE, "'%s' is no budget", width),
+             &e);
+    else
+        need(cv_lut_parse("width", width, &o.lut_ffn, &e), &e);
     o.lut_head = o.lut_ffn;
     o.calib = strcmp(method, "kmeans") ? b->calib : NULL;
     o.gptq = !strcmp(method, "gptq");

@@ -1,0 +1,258 @@
+/*
+ * Widths under a budget.
+ *
+ * Each matrix of the layers and of the LM head is clustered at every width
+ * that may be used; what a tensor loses at a width is its squared error over
+ * its energy, weighted as the conversion weights it. Errors of tensors add up
+ * (Malinovskii et al. 2025), so the least sum within the budget is taken.
+ * Sizes include the tables.
+ */
+#include "converter/budget_priv.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "converter/base/mem.h"
+#include "converter/matrix_priv.h"
+#include "converter/program_priv.h"
+#include "quant/allocate.h"
+
+static const int all_widths[] = { 1, 2, 3, 4, 6, 8 };
+#define WIDTHS ((int)(sizeof(all_widths) / sizeof(all_widths[0])))
+
+/* A matrix of the graph. */
+struct source {
+    const struct mil_data *data;
+    struct cv_lut asked; /* of its part */
+    size_t tensor;
+};
+struct tensor {
+    const char *name;
+    uint64_t weights;
+    struct qz_choice c;
+    double error[QZ_MAX_OPTIONS], energy[QZ_MAX_OPTIONS];
+};
+struct budget {
+    struct cv_job *j;
+    int widths[WIDTHS], n_widths;
+    struct source *sources;
+    size_t n, cap;
+    struct tensor *tensors;
+    size_t n_tensors, cap_tensors;
+    uint64_t weights;
+};
+
+struct cv_lut cv_width(const struct cv_job *j, const struct cv_lut *asked,
+                       const char *tensor)
+{
+    struct cv_lut lut = *asked;
+
+    for (size_t i = 0; j->choices && i < j->choices->n; i++)
+        if (!strcmp(j->choices->items[i].tensor, tensor))
+            lut.bits = j->choices->items[i].bits;
+    return lut;
+}
+
+/* ---- what there is ---- */
+
+static int add_tensor(struct budget *b, const char *name, size_t *at,
+                      struct err *e)
+{
+    for (*at = 0; *at < b->n_tensors; ++*at)
+        if (!strcmp(b->tensors[*at].name, name))
+            return 0;
+    if (mem_grow((void **)&b->tensors, &b->cap_tensors, b->n_tensors,
+                 sizeof(*b->tensors), e))
+        return -1;
+    memset(&b->tensors[b->n_tensors], 0, sizeof(*b->tensors));
+    b->tensors[b->n_tensors].name = name;
+    b->tensors[b->n_tensors++].c.n = b->n_widths;
+    return 0;
+}
+
+static int add_source(struct budget *b, const struct cv_matrix *m,
+                      struct err *e)
+{
+    struct source s = { .data = m->source, .asked = m->asked };
+
+    for (size_t i = 0; i < b->n; i++)
+        if (b->sources[i].data == m->source)
+            return 0;
+    if (mem_grow((void **)&b->sources, &b->cap, b->n, sizeof(s), e) ||
+        add_tensor(b, m->source->origin->tensor, &s.tensor, e))
+        return -1;
+    b->tensors[s.tensor].weights += m->rows.rows * m->rows.cols;
+    b->weights += m->rows.rows * m->rows.cols;
+    b->sources[b->n++] = s;
+    return 0;
+}
+
+static int gather(struct budget *b, struct err *e)
+{
+    size_t notes = b->j->notes.len;
+
+    for (size_t i = 0; i < b->j->n_parts; i++) {
+        struct cv_part *part = &b->j->parts[i];
+        struct cv_program p;
+        int rc = 0;
+
+        if (part->kind == CV_EMBEDDINGS || !part->lut.bits)
+            continue;
+        if (cv_build_part(b->j, part, &p, e))
+            return -1;
+        for (size_t k = 0; !rc && k < p.matrices->n; k++)
+            rc = add_source(b, p.matrices->items[k], e);
+        cv_program_release(&p);
+        if (rc)
+            return -1;
+    }
+    b->j->notes.len = notes; /* told when the parts are written */
+    if (b->j->notes.data)
+        b->j->notes.data[notes] = '\0';
+    return b->n ? 0
+                : err_set(e, ERR_USAGE,
+                          "--budget: nothing is palettized that could have "
+                          "other widths");
+}
+
+/* ---- sizes and errors ---- */
+
+/* The tables, read to their end, make the palette cluster everything. */
+static int read_through(struct cv_matrix *m, struct err *e)
+{
+    unsigned char buf[4096];
+
+    for (uint64_t at = 0; at < m->tables.bytes; at += sizeof(buf)) {
+        uint64_t left = m->tables.bytes - at;
+
+        if (m->tables.read(m->tables.cookie, at, buf,
+                           left < sizeof(buf) ? (size_t)left : sizeof(buf), e))
+            return -1;
+    }
+    return 0;
+}
+
+/* One matrix at one width: its size, and its error if `measure`. */
+static int try_width(struct budget *b, const struct source *s, int w,
+                     bool measure, struct err *e)
+{
+    struct cv_matrices ms = { 0 };
+    struct cv_part part = { .name = "" };
+    struct tensor *t = &b->tensors[s->tensor];
+    struct cv_lut lut = s->asked;
+    size_t notes = b->j->notes.len;
+    struct cv_matrix *m;
+    int rc = 0;
+
+    lut.bits = b->widths[w];
+    m = cv_matrix_for(b->j, &part, &ms, s->data->origin->tensor, s->data, &lut,
+                      e);
+    b->j->notes.len = notes;
+    if (b->j->notes.data)
+        b->j->notes.data[notes] = '\0';
+    if (!m)
+        return -1;
+    if (measure) {
+        m->rows.moment = NULL; /* nearest entries tell enough */
+        rc = read_through(m, e);
+        t->error[w] += m->stats.weighted;
+        t->energy[w] += m->stats.weighted_sq;
+    } else {
+        t->c.size[w] += 8 * (m->indices.bytes + m->tables.bytes);
+    }
+    cv_matrices_clear(&ms);
+    return rc;
+}
+
+static int measure_all(struct budget *b, bool measure, struct err *e)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        if (log_cancelled(b->j->opt.log))
+            return err_set(e, ERR_CANCELLED, "interrupted");
+        if (measure)
+            log_progress(b->j->opt.log, "budget", i, b->n, "matrices");
+        for (int w = 0; w < b->n_widths; w++)
+            if (try_width(b, &b->sources[i], w, measure, e))
+                return -1;
+    }
+    return 0;
+}
+
+/* Before any weight is read. */
+static int check_budget(const struct budget *b, struct err *e)
+{
+    double least = 0, most = 0;
+
+    for (size_t i = 0; i < b->n_tensors; i++) {
+        least += (double)b->tensors[i].c.size[0];
+        most += (double)b->tensors[i].c.size[b->n_widths - 1];
+    }
+    least /= (double)b->weights;
+    most /= (double)b->weights;
+    if (b->j->opt.budget >= least && b->j->opt.budget <= most)
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "--budget %g: with widths of %d to %d bits this model takes "
+                   "%.3f to %.3f bits per weight, tables included",
+                   b->j->opt.budget, b->widths[0], b->widths[b->n_widths - 1],
+                   least, most);
+}
+
+static int choose(struct budget *b, struct err *e)
+{
+    struct qz_choice *c = mem_alloc(b->n_tensors, sizeof(*c), e);
+    double bits = b->j->opt.budget * (double)b->weights, size = 0, bound = 0;
+    int count[WIDTHS] = { 0 }, rc;
+
+    if (!c)
+        return -1;
+    for (size_t i = 0; i < b->n_tensors; i++) {
+        struct tensor *t = &b->tensors[i];
+
+        for (int w = 0; w < b->n_widths; w++)
+            t->c.damage[w] = t->energy[w] > 0 ? t->error[w] / t->energy[w] : 0;
+        c[i] = t->c;
+    }
+    rc = qz_allocate(c, b->n_tensors, (uint64_t)bits, &bound, e);
+    for (size_t i = 0; !rc && i < b->n_tensors; i++) {
+        struct cv_choice *ch;
+
+        rc = mem_grow((void **)&b->j->choices->items, &b->j->choices->cap,
+                      b->j->choices->n, sizeof(*ch), e);
+        if (rc)
+            break;
+        ch = &b->j->choices->items[b->j->choices->n++];
+        snprintf(ch->tensor, sizeof(ch->tensor), "%s", b->tensors[i].name);
+        ch->bits = b->widths[c[i].chosen];
+        count[c[i].chosen]++;
+        size += (double)c[i].size[c[i].chosen];
+    }
+    mem_free(c);
+    if (rc)
+        return -1;
+    buf_printf(&b->j->notes, "budget of %g bits: %.3f used", b->j->opt.budget,
+               size / (double)b->weights);
+    for (int w = 0; w < b->n_widths; w++)
+        buf_printf(&b->j->notes, ", %d tensors of %d bits", count[w],
+                   b->widths[w]);
+    buf_puts(&b->j->notes, "\n");
+    return 0;
+}
+
+int cv_choose_widths(struct cv_job *j, struct err *e)
+{
+    struct budget b = { .j = j };
+    int rc = -1;
+
+    for (int w = 0; w < WIDTHS; w++)
+        if (j->opt.budget_widths >> all_widths[w] & 1)
+            b.widths[b.n_widths++] = all_widths[w];
+    j->choices = mem_zalloc(1, sizeof(*j->choices), e);
+    if (j->choices && !gather(&b, e) && !measure_all(&b, false, e) &&
+        !check_budget(&b, e) && !measure_all(&b, true, e) && !choose(&b, e))
+        rc = cv_plan_again(j, e);
+    mem_free(b.sources);
+    mem_free(b.tensors);
+    return rc;
+}
