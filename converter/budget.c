@@ -3,9 +3,11 @@
  *
  * Each matrix of the layers and of the LM head is clustered at every width
  * that may be used; what a tensor loses at a width is its squared error over
- * its energy, weighted as the conversion weights it. Errors of tensors add up
- * (Malinovskii et al. 2025), so the least sum within the budget is taken.
- * Sizes include the tables.
+ * its energy, weighted as the conversion weights it. With calibration tokens
+ * this is scaled to what the model loses: the reference runs with that tensor
+ * alone at the narrowest width, and its outputs diverge by so much. Losses of
+ * tensors add up (Malinovskii et al. 2025), so the least sum within the budget
+ * is taken. Sizes include the tables.
  */
 #include "converter/budget_priv.h"
 
@@ -14,6 +16,7 @@
 #include <string.h>
 
 #include "converter/base/mem.h"
+#include "converter/calib.h"
 #include "converter/matrix_priv.h"
 #include "converter/program_priv.h"
 #include "quant/allocate.h"
@@ -199,6 +202,103 @@ static int check_budget(const struct budget *b, struct err *e)
                    least, most);
 }
 
+/* The checkpoint's weights, but one tensor at another width. */
+struct bent {
+    struct tensor_source base;
+    const char *tensor;
+    int bits;
+    uint64_t group, cols;
+    enum qz_format format;
+};
+
+/* Groups of rows as they are asked for: near enough to those of the graph. */
+static int bend(const struct bent *t, float *x, uint64_t rows, struct err *e)
+{
+    size_t n = (size_t)((t->group < rows ? t->group : rows) * t->cols), at;
+    size_t all = (size_t)(rows * t->cols), len;
+    uint16_t *bits = mem_alloc(n, sizeof(*bits), e);
+    uint8_t *codes = mem_alloc(n, 1, e);
+    struct qz_scratch *s = qz_scratch_new(e);
+    int rc = bits && codes && s ? 0 : -1;
+
+    for (at = 0; !rc && at < all; at += len) {
+        f16_t table[256];
+        struct qz_result r;
+
+        len = all - at < n ? all - at : n;
+        if (t->format == QZ_BF16)
+            num_f32_to_bf16(bits, x + at, len);
+        else
+            num_f32_to_f16(bits, x + at, len);
+        rc = qz_cluster(s, bits, len, t->format, 0, t->bits, table, codes, &r,
+                        e);
+        for (size_t i = 0; !rc && i < len; i++)
+            x[at + i] = f16_to_f32(table[codes[i]]);
+    }
+    qz_scratch_free(s);
+    mem_free(bits);
+    mem_free(codes);
+    return rc;
+}
+
+static int bent_rows(void *cookie, const char *name, uint64_t row, uint64_t n,
+                     float *dst, struct err *e)
+{
+    const struct bent *t = cookie;
+
+    if (t->base.rows(t->base.cookie, name, row, n, dst, e))
+        return -1;
+    return strcmp(name, t->tensor) ? 0 : bend(t, dst, n, e);
+}
+
+/* What the model loses when this tensor alone has the narrowest width. */
+static int divergence_of(struct budget *b, size_t tensor, double *kl,
+                         struct err *e)
+{
+    struct bent t = { .base = ckpt_source(&b->j->ckpt),
+                      .tensor = b->tensors[tensor].name,
+                      .bits = b->widths[0] };
+    struct tensor_source src = { bent_rows, &t };
+    const struct need *nd = NULL;
+
+    for (size_t i = 0; !nd && i < b->n; i++)
+        if (b->sources[i].tensor == tensor) {
+            nd = weights_need(b->sources[i].data);
+            t.group = b->sources[i].asked.group;
+        }
+    t.group = t.group ? t.group : UINT64_MAX;
+    t.cols = nd->dims[nd->rank - 1];
+    t.format = nd->tensor->dtype == ST_BF16 ? QZ_BF16 : QZ_F16;
+    return calib_divergence(b->j->calib, &src, kl, e);
+}
+
+/* Relative errors become losses of the model. */
+static int measure_losses(struct budget *b, struct err *e)
+{
+    for (size_t i = 0; b->j->calib && i < b->n_tensors; i++) {
+        struct tensor *t = &b->tensors[i];
+        double kl;
+
+        log_progress(b->j->opt.log, "losses", i, b->n_tensors, "tensors");
+        if (divergence_of(b, i, &kl, e))
+            return err_in(e, "tensor '%s'", t->name);
+        if (t->c.damage[0] > 0)
+            for (int w = b->n_widths - 1; w >= 0; w--)
+                t->c.damage[w] *= kl / t->c.damage[0];
+    }
+    return 0;
+}
+
+static void set_damage(struct budget *b)
+{
+    for (size_t i = 0; i < b->n_tensors; i++) {
+        struct tensor *t = &b->tensors[i];
+
+        for (int w = 0; w < b->n_widths; w++)
+            t->c.damage[w] = t->energy[w] > 0 ? t->error[w] / t->energy[w] : 0;
+    }
+}
+
 static int choose(struct budget *b, struct err *e)
 {
     struct qz_choice *c = mem_alloc(b->n_tensors, sizeof(*c), e);
@@ -207,13 +307,8 @@ static int choose(struct budget *b, struct err *e)
 
     if (!c)
         return -1;
-    for (size_t i = 0; i < b->n_tensors; i++) {
-        struct tensor *t = &b->tensors[i];
-
-        for (int w = 0; w < b->n_widths; w++)
-            t->c.damage[w] = t->energy[w] > 0 ? t->error[w] / t->energy[w] : 0;
-        c[i] = t->c;
-    }
+    for (size_t i = 0; i < b->n_tensors; i++)
+        c[i] = b->tensors[i].c;
     rc = qz_allocate(c, b->n_tensors, (uint64_t)bits, &bound, e);
     for (size_t i = 0; !rc && i < b->n_tensors; i++) {
         struct cv_choice *ch;
@@ -250,8 +345,11 @@ int cv_choose_widths(struct cv_job *j, struct err *e)
             b.widths[b.n_widths++] = all_widths[w];
     j->choices = mem_zalloc(1, sizeof(*j->choices), e);
     if (j->choices && !gather(&b, e) && !measure_all(&b, false, e) &&
-        !check_budget(&b, e) && !measure_all(&b, true, e) && !choose(&b, e))
-        rc = cv_plan_again(j, e);
+        !check_budget(&b, e) && !measure_all(&b, true, e)) {
+        set_damage(&b);
+        if (!measure_losses(&b, e) && !choose(&b, e))
+            rc = cv_plan_again(j, e);
+    }
     mem_free(b.sources);
     mem_free(b.tensors);
     return rc;

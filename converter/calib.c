@@ -4,8 +4,10 @@
 #include "converter/calib.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
+#include "converter/base/dmath.h"
 #include "converter/base/mem.h"
 #include "converter/base/num.h"
 #include "converter/gate.h"
@@ -16,6 +18,11 @@
 /* What the full moments of one layer may take, whatever the machine: the
  * result must not depend on it. */
 #define FULL_BYTES (UINT64_C(2) << 30)
+
+/* Tokens and positions that a divergence is measured on. */
+#define KL_TOKENS 256
+#define KL_EACH 4
+#define KL_POSITIONS (KL_TOKENS / KL_EACH)
 
 struct feedback {
     const struct moment *of;
@@ -33,6 +40,8 @@ struct calib {
     struct feedback *feedback;
     size_t n_feedback, cap_feedback;
     uint64_t tokens;
+    float *base; /* [KL_POSITIONS, vocab]: logits of the model as it is */
+    size_t n_base;
 };
 
 static int open_walk(struct calib *c, struct err *e)
@@ -102,6 +111,7 @@ void calib_close(struct calib *c)
         return;
     drop_step(c);
     mem_free(c->feedback);
+    mem_free(c->base);
     oracle_walk_free(c->walk);
     oracle_free(c->oracle);
     prompts_release(&c->prompts);
@@ -262,4 +272,88 @@ int calib_rows(struct calib *c, const struct mil_data *d, uint64_t row,
             memset(dst, 0, (size_t)run * sizeof(*dst));
     }
     return 0;
+}
+
+/* ---- divergence ---- */
+
+/* Logits of every KL_EACH-th of the first tokens under some weights. */
+static int few_logits(struct calib *c, const struct tensor_source *src,
+                      float *logits, size_t *n, struct err *e)
+{
+    size_t lengths[KL_TOKENS], vocab = (size_t)c->ckpt->hp.vocab, left, at;
+    struct oracle_contexts few = { (const int32_t *const *)c->prompts.ids,
+                                   lengths, 0 };
+    struct oracle_options oo = { .par = c->o.par, .max_positions = KL_TOKENS };
+    struct oracle *o = oracle_new(&c->ckpt->hp, src, &oo, e);
+    struct oracle_walk *w = NULL;
+    int rc = -1;
+
+    for (left = KL_TOKENS; left && few.n < c->prompts.n; few.n++) {
+        size_t len = c->prompts.lengths[few.n];
+
+        lengths[few.n] = len < left ? len : left;
+        left -= lengths[few.n];
+    }
+    if (o && (w = oracle_walk_new(o, &few, e)))
+        rc = 0;
+    while (!rc && oracle_walk_at(w) <= c->ckpt->hp.layers)
+        rc = log_cancelled(c->o.log) ? err_set(e, ERR_CANCELLED, "interrupted")
+                                     : oracle_walk_step(w, NULL, e);
+    *n = 0;
+    for (at = KL_EACH - 1; !rc && at < KL_TOKENS - left; at += KL_EACH)
+        rc = oracle_walk_logits(w, at, 1, logits + (*n)++ * vocab, e);
+    oracle_walk_free(w);
+    oracle_free(o);
+    return rc;
+}
+
+static double log_sum(const float *x, size_t n)
+{
+    double max = -INFINITY, sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        max = (double)x[i] > max ? (double)x[i] : max;
+    for (size_t i = 0; i < n; i++)
+        sum += dm_exp(fmax((double)x[i] - max, -700));
+    return max + dm_log(sum);
+}
+
+static double divergence(const float *p, const float *q, size_t n)
+{
+    double lp = log_sum(p, n), lq = log_sum(q, n), sum = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        double a = (double)p[i] - lp;
+
+        if (a > -700)
+            sum += dm_exp(a) * (a - ((double)q[i] - lq));
+    }
+    return sum > 0 ? sum : 0;
+}
+
+int calib_divergence(struct calib *c, const struct tensor_source *other,
+                     double *kl, struct err *e)
+{
+    size_t vocab = (size_t)c->ckpt->hp.vocab, n;
+    struct tensor_source own = ckpt_source(c->ckpt);
+    float *logits;
+
+    if (!c->base) {
+        c->base = mem_alloc(KL_POSITIONS * vocab, sizeof(*c->base), e);
+        if (!c->base || few_logits(c, &own, c->base, &c->n_base, e))
+            return -1;
+    }
+    logits = mem_alloc(KL_POSITIONS * vocab, sizeof(*logits), e);
+    if (!logits || few_logits(c, other, logits, &n, e)) {
+        mem_free(logits);
+        return -1;
+    }
+    *kl = 0;
+    for (size_t i = 0; i < n; i++)
+        *kl += divergence(c->base + i * vocab, logits + i * vocab, vocab) /
+               (double)n;
+    mem_free(logits);
+    return *kl < INFINITY
+               ? 0
+               : err_set(e, ERR_INPUT, "the model's outputs are not finite");
 }

@@ -36,6 +36,10 @@ int calib_moment(struct calib *c, const char *tensor, uint64_t row,
  * moment is too large to be kept. */
 int calib_feedback(struct calib *c, const char *tensor, uint64_t row,
                    const struct qz_moment **out, struct err *e) ATTR_MUST_USE;
+/* Mean KL divergence (nats) of the model with other weights from the model as
+ * it is, on a few positions of the first tokens. */
+int calib_divergence(struct calib *c, const struct tensor_source *other,
+                     double *kl, struct err *e) ATTR_MUST_USE;
 /* Importances of rows [row, row + n) of a constant: the sum of squares of each
  * column's input per token fed, with a share of its matrix's mean, so that no
  * column counts for nothing. 0 where no token came. */

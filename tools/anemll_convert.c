@@ -74,10 +74,10 @@ static int set_budget(const struct args *a, struct cv_options *o, struct err *e)
 
         if (len < sizeof(one))
             memcpy(one, s, len);
-        if (cv_lut_parse("--widths", one, &lut, e) || !lut.bits)
-            return err_set(e, ERR_USAGE,
-                           "--widths '%s' is no list of 1, 2, 3, 4, 6 and 8",
-                           a->widths);
+        if (cv_lut_parse("--widths", one, &lut, e))
+            return -1;
+        if (!lut.bits)
+            return err_set(e, ERR_USAGE, "--widths: none is no width");
         o->budget_widths |= 1u << lut.bits;
         s += len + (s[len] == ',');
     }

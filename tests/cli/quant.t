@@ -45,6 +45,28 @@ test_linear_weights() {
     refused 2 "--quant: 'int5'" -- \
         anemll-convert --hf "$(tiny)" --ctx 128 --quant int5 -o out
 }
+test_budget() {
+    tokens t
+    run anemll-convert --hf "$(tiny)" --ctx 128 --budget 6.5bpw --calib t \
+        -o out
+    expect_exit 0
+    expect_out "PASS (fp16, "
+    expect_err "budget of 6.5 bits: 6."
+    grep -q 'lut_ffn_mixed: [0-9]\.[0-9][0-9]$' out/meta.yaml ||
+        fail "no lut_ffn_mixed"
+    for b in 0 x -1 4.5b 17 ''; do
+        refused 2 "--budget '$b'" -- \
+            anemll-convert --hf "$(tiny)" --ctx 128 "--budget=$b" -o out2
+    done
+    refused 2 "--budget 4" "tables included" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --budget 4 -o out2
+    refused 2 "--widths" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --widths 4,6 -o out2
+    refused 2 "--widths: '5'" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --budget 5 --widths 4,5 -o out2
+    refused 2 "--budget" "--plan" -- \
+        anemll-convert --hf "$(tiny)" --ctx 128 --budget 5 --plan
+}
 test_calibration_needs_sound_tokens() {
     echo "1 2 999999" >t
     refused 3 "--calib" "999999" -- \

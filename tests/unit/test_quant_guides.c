@@ -666,6 +666,91 @@ Test(quant_guides, blocks_that_do_not_divide)
             "--strict refuses");
 }
 
+/* ---- widths under a budget ---- */
+
+static double mixed_of(const char *meta)
+{
+    const char *at = strstr(text_of(meta), "lut_ffn_mixed: ");
+
+    double v = 0;
+
+    return at && num_parse_double(at + 15, strcspn(at + 15, "\n"), &v) ? v : 0;
+}
+
+Test(quant_guides, budgets)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct err e = ERR_INIT;
+    struct gate_result r;
+    struct cv_options o;
+    struct cv_job j;
+    double bits = 0, weights = 0;
+    char out[600];
+
+    /* Broad enough for tables to be small beside indices. */
+    m.hidden = 128;
+    m.inter = 256;
+    t_model_write(&m, "m");
+    write_tokens("tokens", 4, 60, 1);
+    o = t_conv_options("m");
+    o.budget = 5.5;
+    o.budget_widths = 1u << 2 | 1u << 4 | 1u << 6 | 1u << 8;
+    snprintf(out, sizeof(out), "%s", t_conv_path("a/p"));
+    o.output = out;
+    for (int calib = 0; calib < 2; calib++) {
+        o.calib = calib ? t_conv_path("tokens") : NULL;
+        cr_assert_eq(cv_job_open(&j, &o, false, &e), 0, "%s", e.text);
+        cr_assert_eq(cv_convert(&j, NULL, &e), 0, "%s", e.text);
+        bits = weights = 0;
+        for (size_t i = 1; i < j.n_parts; i++) {
+            bits += (double)j.parts[i].stored_bits;
+            weights += (double)j.parts[i].weights;
+        }
+        cr_assert_leq(bits, 5.5 * weights);
+        cr_assert_gt(bits, 5.3 * weights);
+        cr_assert_not_null(strstr(buf_text(&j.notes), "budget of 5.5 bits"));
+        cv_job_close(&j);
+        cr_assert_gt(mixed_of("a/p/meta.yaml"), 2);
+        cr_assert_not_null(strstr(t_conv_list("a/p"), "FFN_PF_lut"));
+        (void)judge("m", "a/p", &r); /* of 2 bits anything may be lost */
+        cr_assert_eq(r.weights.misplaced, 0);
+        cr_assert_eq(r.weights.missing, 0);
+        o.par = par_new(3, &e);
+        cpu_mask(0);
+        t_conv_run(&o, "b/p");
+        cpu_mask(~0u);
+        par_free(o.par);
+        o.par = NULL;
+        cr_assert_str_eq(t_conv_differ("a", "b", "p/gate.json"), "");
+        cr_assert_eq(io_remove_tree(t_conv_path("a"), &e), 0);
+        cr_assert_eq(io_remove_tree(t_conv_path("b"), &e), 0);
+    }
+}
+
+Test(quant_guides, budgets_that_are_refused)
+{
+    struct t_model m = t_model_tiny("qwen3");
+    struct err e = ERR_INIT;
+    struct cv_options o;
+    struct cv_job j;
+
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    o.budget = 3.9;
+    refused(&o, "--budget 3.9", "widths of 4 to 8 bits");
+    o.budget = 40;
+    refused(&o, "--budget 40", "tables included");
+    o.budget = 5;
+    o.lut_ffn.bits = o.lut_head.bits = 0;
+    refused(&o, "--budget", "nothing is palettized");
+    cr_assert_eq(cv_quant_parse("--quant", "int8", &o.lut_ffn, &e), 0);
+    refused(&o, "--budget", "--quant");
+    o = t_conv_options("m");
+    o.budget = 5;
+    cr_assert_eq(cv_job_open(&j, &o, true, &e), -1);
+    cr_assert_not_null(strstr(e.text, "--plan"), "%s", e.text);
+}
+
 Test(quant_guides, tokens_that_are_refused)
 {
     struct t_model m = t_model_tiny("qwen3");
