@@ -142,10 +142,15 @@ static int part_of(const struct lint *l, const struct lint_model *m)
 
 static void check_bits(struct lint *l, const struct lint_model *m)
 {
-    int said = l->meta.bits[part_of(l, m)], is;
+    static const char *const mixed[] = { "lut_embeddings_mixed",
+                                         "lut_ffn_mixed", "lut_lmhead_mixed" };
+    int part = part_of(l, m), said = l->meta.bits[part], is;
     bool linear;
 
     widths(pkg_program(m->pkg), &is, &linear);
+    /* The narrowest of all chunks is named; one alone may have none of it. */
+    if (said > 0 && is > said && lint_meta_node(l, mixed[part]))
+        return;
     if (said < 0 || said == is || (linear && l->meta.linear_weights))
         return;
     lint_add(l, LINT_ID_lut_bits, m->name,

@@ -811,6 +811,24 @@ Test(lint, each_damage_is_found)
     lint_release(&base);
 }
 
+/* Mixed widths: a chunk may have none of the narrowest. */
+Test(lint, mixed_widths)
+{
+    struct lint_report r;
+
+    make();
+    t_pack_copy("base", "p");
+    t_pack_edit("p", "meta.yaml", "lut_ffn: 4", "lut_ffn: 3");
+    r = lint("p");
+    cr_expect(has(&r, LINT_ID_lut_bits));
+    lint_release(&r);
+    t_pack_edit("p", "meta.yaml", "lut_ffn: 3",
+                "lut_ffn: 3\n    lut_ffn_mixed: 3.90");
+    r = lint("p");
+    cr_expect(!has(&r, LINT_ID_lut_bits));
+    lint_release(&r);
+}
+
 static bool has_row(const char *id)
 {
     for (size_t i = 0; i < N_ROWS; i++)
