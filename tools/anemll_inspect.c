@@ -68,12 +68,13 @@ static void histogram(const struct mil_function *f, size_t count[MIL_OP_COUNT])
         count[f->ops[i].code]++;
 }
 
-/* A constant large enough to be a weight: plain, or the palettized form. */
+/* A constant large enough to be a weight: plain, palettized, or integers. */
 struct weight_line {
     const char *name;
     const struct mil_type *type;
     int bits;
-    uint64_t tables, bytes;
+    bool linear;
+    uint64_t tables, bytes; /* linear: scales */
 };
 
 static bool as_weight(const struct mil_function *f, const struct mil_op *op,
@@ -92,7 +93,8 @@ static bool as_weight(const struct mil_function *f, const struct mil_op *op,
         l->bytes = v->konst->data->bytes;
         return true;
     }
-    if (op->code != MIL_OP_constexpr_lut_to_dense)
+    l->linear = op->code == MIL_OP_constexpr_blockwise_shift_scale;
+    if (op->code != MIL_OP_constexpr_lut_to_dense && !l->linear)
         return false;
     c = mil_arg_const(f, op, 0);
     if (c) {
@@ -101,7 +103,8 @@ static bool as_weight(const struct mil_function *f, const struct mil_op *op,
     }
     c = mil_arg_const(f, op, 1);
     if (c) {
-        l->tables = (uint64_t)mil_type_elems(&c->type) >> l->bits;
+        l->tables =
+            (uint64_t)mil_type_elems(&c->type) >> (l->linear ? 0 : l->bits);
         l->bytes += (uint64_t)mil_type_bytes(&c->type);
     }
     return true;
@@ -121,7 +124,7 @@ static void weights_json(const struct mil_function *f, struct js_writer *w)
         js_w_string(w, "name", l.name);
         js_w_string(w, "type", t);
         js_w_int(w, "bits", l.bits);
-        js_w_uint(w, "tables", l.tables);
+        js_w_uint(w, l.linear ? "scales" : "tables", l.tables);
         js_w_uint(w, "bytes", l.bytes);
         js_w_end(w);
     }
@@ -212,7 +215,9 @@ static void weights_text(const struct mil_function *f, struct buf *out)
         mil_type_text(l.type, t);
         num_bytes_text(b, l.bytes);
         buf_printf(out, "  %-48s %-36s %9s", l.name, t, b);
-        if (l.tables)
+        if (l.linear)
+            buf_printf(out, "  int%d, %" PRIu64 " scales", l.bits, l.tables);
+        else if (l.tables)
             buf_printf(out, "  LUT%d, %" PRIu64 " tables", l.bits, l.tables);
         buf_puts(out, "\n");
     }

@@ -45,6 +45,15 @@ test_linear_weights() {
     refused 2 "--quant: 'int5'" -- \
         anemll-convert --hf "$(tiny)" --ctx 128 --quant int5 -o out
 }
+test_linear_weights_are_shown() {
+    run anemll-convert --hf "$(tiny)" --ctx 128 --quant int4,32 --no-gate -o out
+    run anemll-inspect out/qwen_lm_head.mlpackage
+    expect_exit 0
+    expect_out "  int4, "
+    run anemll-inspect out/qwen_lm_head.mlpackage --json
+    [ "$(json stdout functions.0.weights.0.bits)" = 4 ] || fail "bits"
+    json stdout functions.0.weights.0.scales >/dev/null
+}
 test_budget() {
     tokens t
     run anemll-convert --hf "$(tiny)" --ctx 128 --budget 6.5bpw --calib t \
