@@ -192,7 +192,7 @@ static uint64_t keep_bytes(const struct gate *g, bool package)
 }
 
 /* Logits of one oracle that are held at a time. */
-#define ROWS_KEEP 10000000
+#define ROWS_KEEP 8000000
 
 static int64_t block_of(int64_t vocab, int64_t batch)
 {
