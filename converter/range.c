@@ -74,7 +74,7 @@ static int judge(struct cv_job *j, const struct range_report *r, struct err *e)
     if (!range_choose(&j->ckpt.hp, r, &j->stream_exp, &j->notes, &why))
         return 0;
     if (weights_check(&j->ckpt, e))
-        return -1;
+        return err_in(e, "'%s'", j->opt.model);
     err_set(e, why.code, "%s", why.text);
     return err_in(e, "fp16 range");
 }

@@ -24,8 +24,6 @@ static int make_checkpoint(struct cli *c, const struct args *a)
                                .log = &c->log };
     struct err e = ERR_INIT;
 
-    if (c->n_positional > 1)
-        return cli_usage(c, "unexpected argument '%s'", c->positional[1]);
     if (a->tokens || a->logits)
         return cli_usage(c, "--tokens and --logits are for kits");
     return synth_make(&o, a->output, &e) ? cli_fail(c, &e) : EXIT_DONE;
@@ -55,6 +53,8 @@ static int run(struct cli *c, const struct args *a)
     if (!kit && strcmp(c->positional[0], "checkpoint"))
         return cli_usage(c, "'%s' is not a kind of fixture (checkpoint, kit)",
                          c->positional[0]);
+    if (!kit && c->n_positional > 1)
+        return cli_usage(c, "unexpected argument '%s'", c->positional[1]);
     if (!a->output)
         return cli_usage(c, "no directory given (-o DIR)");
     if (io_exists(a->output))

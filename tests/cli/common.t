@@ -42,7 +42,9 @@ test_no_argument() {
 }
 test_too_many_arguments() {
     for t in $tools; do
-        refused 2 "unexpected argument 'b'" -- $t a b
+        a=a
+        [ "$t" != anemll-fixtures ] || a=checkpoint
+        refused 2 "unexpected argument 'b'" -- $t $a b
     done
 }
 test_missing_value() {
