@@ -628,14 +628,18 @@ row_for(struct parse *c, const struct statement *st, bool *foreign)
         bool known = false;
 
         if (a->name.n < sizeof name && !a->attribute) {
+            int p;
+
             memcpy(name, a->name.p, a->name.n);
             name[a->name.n] = '\0';
-            known = mil_param_index(info, name) >= 0;
+            p = mil_param_index(info, name);
+            known = p >= 0 &&
+                    (a->n == 1 || (info->params[p].flags & MIL_P_LIST));
         }
         if (known)
             continue;
         /* Parameters differ between opsets; in ours they must be right. */
-        if (strcmp(c->f->opset, "CoreML8") == 0) {
+        if (strcmp(c->f->opset, "CoreML8") == 0 && !(c->o && c->o->raw)) {
             parse_fail_at(c, a->pos, "%s has no %s '%.*s'", info->name,
                           a->attribute ? "attribute" : "parameter",
                           a->name.n < 64 ? (int)a->name.n : 64, a->name.p);

@@ -35,10 +35,11 @@ struct text_parse_options {
                                    const char *file, uint64_t offset,
                                    const struct mil_type *t, struct err *e);
     void *cookie;
+    /* Keep arguments of CoreML8 operations that the table does not know. */
+    bool raw;
 };
 /* Errors carry line and column. The result is not validated: operations that
- * the table does not describe come back as foreign ones. Shape ranges of
- * flexible inputs are read and dropped, enumerated ones kept. */
+ * the table does not describe come back as foreign ones. */
 struct mil_program *text_parse(const char *text, size_t len,
                                const struct text_parse_options *o,
                                struct err *e) ATTR_MUST_USE;

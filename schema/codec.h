@@ -18,12 +18,9 @@ int codec_encode(const struct mil_program *p, struct blob_writer *w,
 
 /* Where a decoder finds the bytes of blob values. */
 struct codec_weights {
-    /* The data behind (file, offset), allocated in p's arena. `stored` is the
-     * type that the file declares, `type` the one that the program gives to
-     * the same bytes: they differ where an older form is read. */
+    /* The data behind (file, offset), allocated in p's arena. */
     const struct mil_data *(*get)(void *cookie, struct mil_program *p,
                                   const char *file, uint64_t offset,
-                                  const struct mil_type *stored,
                                   const struct mil_type *type, struct err *e);
     void *cookie;
 };

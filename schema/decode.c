@@ -18,14 +18,37 @@
 
 #include "converter/base/hash.h"
 #include "converter/base/num.h"
-#include "schema/decode_priv.h"
+#include "schema/older_priv.h"
 #include "schema/proto_priv.h"
 #include "schema/wire_priv.h"
 
 /* Look-ups among them are linear; no real model comes near these. */
 #define MAX_FUNCTIONS 256
 #define MAX_PORTS 1024 /* inputs, and outputs, of a function */
+#define MAX_ARGS 512
 #define MAX_DIM ((uint64_t)1 << 48)
+
+struct dec_name {
+    const char *name; /* NULL: free slot */
+    mil_ref ref;
+};
+
+struct dec {
+    struct mil_program *p;
+    struct mil_function *f;
+    const struct codec_weights *weights; /* NULL: none */
+    struct arena scratch;
+    struct dec_name *names; /* of the function at hand; open addressing */
+    size_t n_names, cap_names;
+    const char *nothing; /* what an empty list of strings points to */
+    struct err *e;
+};
+
+/* The arguments of an operation by name, in the scratch arena. */
+struct args {
+    struct mil_named_arg *list;
+    uint32_t n;
+};
 
 /* ---- names of one function ---- */
 
@@ -345,46 +368,21 @@ static int immediate(struct dec *c, const Pb__Value__ImmediateValue *im,
     return 0;
 }
 
-/* Small vectors of integers are what shapes, axes and sizes look like: those
- * that a file keeps as blobs are read at once, so that inference sees them. */
-static bool read_at_once(const struct mil_type *t)
-{
-    return t->rank == 1 && mil_type_elems(t) <= 256 &&
-           (t->dtype == MIL_I32 || t->dtype == MIL_I16 || t->dtype == MIL_U16 ||
-            t->dtype == MIL_I8);
-}
-
 static int blob(struct dec *c, const Pb__Value__BlobFileValue *b,
-                const struct mil_type *stored, struct mil_const *k)
+                struct mil_const *k)
 {
-    const struct mil_data *d;
-    uint8_t *room;
-
     if (!c->weights)
         return err_set(c->e, ERR_INPUT,
                        "a constant lies in '%s', but there are no weights",
                        b->filename);
-    d = c->weights->get(c->weights->cookie, c->p, b->filename, b->offset,
-                        stored, &k->type, c->e);
-    if (!d)
-        return -1;
-    if (!read_at_once(&k->type)) {
-        k->data = d;
-        return 0;
-    }
-    room = arena_alloc(&c->scratch, (size_t)d->bytes, 1, c->e);
-    if (!room)
-        return -1;
-    if (d->bytes && d->read(d->cookie, 0, room, (size_t)d->bytes, c->e))
-        return -1;
-    k->bytes = room;
-    return 0;
+    k->data = c->weights->get(c->weights->cookie, c->p, b->filename, b->offset,
+                              &k->type, c->e);
+    return k->data ? 0 : -1;
 }
 
-const struct mil_const *dec_value(struct dec *c, const Pb__Value *v,
-                                  const struct mil_type *as)
+/* The constant in a message. */
+static const struct mil_const *value(struct dec *c, const Pb__Value *v)
 {
-    struct mil_type stored;
     struct mil_const k;
     int rc;
 
@@ -393,25 +391,18 @@ const struct mil_const *dec_value(struct dec *c, const Pb__Value *v,
         err_set(c->e, ERR_INPUT, "a constant without a value");
         return NULL;
     }
-    if (value_type(c, v->type, &stored))
+    if (value_type(c, v->type, &k.type))
         return NULL;
-    k.type = as ? *as : stored;
     if (!mil_type_is_static(&k.type) || mil_type_bytes(&k.type) < 0) {
         err_set(c->e, ERR_INPUT, "a constant without a fixed size");
         return NULL;
     }
     switch (v->value_case) {
     case PB__VALUE__VALUE_IMMEDIATE_VALUE:
-        /* Another type for the same bytes: only what stands in `bytes`. */
-        if (as && mil_type_bytes(&stored) != mil_type_bytes(as))
-            rc = err_set(c->e, ERR_INPUT,
-                         "a constant of %" PRId64 " bytes instead of %" PRId64,
-                         mil_type_bytes(&stored), mil_type_bytes(as));
-        else
-            rc = immediate(c, v->immediatevalue, &k);
+        rc = immediate(c, v->immediatevalue, &k);
         break;
     case PB__VALUE__VALUE_BLOB_FILE_VALUE:
-        rc = blob(c, v->blobfilevalue, &stored, &k);
+        rc = blob(c, v->blobfilevalue, &k);
         break;
     case PB__VALUE__VALUE__NOT_SET:
     default: rc = err_set(c->e, ERR_INPUT, "a constant without a value"); break;
@@ -419,8 +410,10 @@ const struct mil_const *dec_value(struct dec *c, const Pb__Value *v,
     return rc ? NULL : mil_copy_const(c->p, &k, c->e);
 }
 
-mil_ref dec_literal(struct dec *c, const struct mil_const *k)
+/* A literal value that holds it; 0 on error. */
+static mil_ref literal(struct dec *c, const Pb__Value *v)
 {
+    const struct mil_const *k = value(c, v);
     mil_ref r;
 
     if (!k)
@@ -452,7 +445,7 @@ static int bindings(struct dec *c, const Pb__Argument *a, struct mil_arg *out)
         if (b->binding_case == PB__ARGUMENT__BINDING__BINDING_NAME)
             refs[i] = resolve(c, b->name);
         else if (b->binding_case == PB__ARGUMENT__BINDING__BINDING_VALUE)
-            refs[i] = dec_literal(c, dec_value(c, b->value, NULL));
+            refs[i] = literal(c, b->value);
         else
             return err_set(c->e, ERR_INPUT, "an empty binding");
         if (!refs[i])
@@ -463,39 +456,53 @@ static int bindings(struct dec *c, const Pb__Argument *a, struct mil_arg *out)
     return 0;
 }
 
-/* The arguments of an operation by name: inputs, then attributes. */
-static int read_args(struct dec *c, const Pb__Operation *o, struct dec_op *d)
+static int new_arg(struct dec *c, struct args *a, const char *name,
+                   bool attribute)
+{
+    uint32_t i;
+
+    if (a->n == MAX_ARGS)
+        return err_set(c->e, ERR_UNSUPPORTED, "more than %d parameters",
+                       MAX_ARGS);
+    for (i = 0; i < a->n; i++)
+        if (strcmp(a->list[i].name, name) == 0)
+            return err_set(c->e, ERR_INPUT, "parameter '%s' is given twice",
+                           name);
+    a->list[a->n].name = name;
+    a->list[a->n].attribute = attribute;
+    return 0;
+}
+
+/* Inputs, then attributes. */
+static int read_args(struct dec *c, const Pb__Operation *o, struct args *a)
 {
     size_t i, n = o->n_inputs + o->n_attributes;
 
-    d->args = arena_alloc(&c->scratch, n, sizeof(*d->args), c->e);
-    if (!d->args)
+    a->n = 0;
+    a->list = arena_alloc(&c->scratch, n, sizeof(*a->list), c->e);
+    if (!a->list)
         return -1;
     for (i = 0; i < o->n_inputs; i++) {
-        struct mil_named_arg *a = &d->args[d->n_args];
-
-        a->name = o->inputs[i]->key;
-        if (bindings(c, o->inputs[i]->value, &a->arg))
-            return err_in(c->e, "parameter '%s'", a->name);
-        d->n_args++;
+        if (new_arg(c, a, o->inputs[i]->key, false))
+            return -1;
+        if (bindings(c, o->inputs[i]->value, &a->list[a->n].arg))
+            return err_in(c->e, "parameter '%s'", o->inputs[i]->key);
+        a->n++;
     }
     for (i = 0; i < o->n_attributes; i++) {
-        struct mil_named_arg *a = &d->args[d->n_args];
+        const char *key = o->attributes[i]->key;
         mil_ref *ref;
 
-        a->name = o->attributes[i]->key;
-        if (strcmp(a->name, "name") == 0)
+        if (strcmp(key, "name") == 0)
             continue;
-        a->attribute = true;
         ref = arena_alloc(&c->scratch, 1, sizeof(*ref), c->e);
-        if (!ref)
+        if (!ref || new_arg(c, a, key, true))
             return -1;
-        *ref = dec_literal(c, dec_value(c, o->attributes[i]->value, NULL));
+        *ref = literal(c, o->attributes[i]->value);
         if (!*ref)
-            return err_in(c->e, "attribute '%s'", a->name);
-        a->arg.refs = ref;
-        a->arg.n = 1;
-        d->n_args++;
+            return err_in(c->e, "attribute '%s'", key);
+        a->list[a->n].arg.refs = ref;
+        a->list[a->n++].arg.n = 1;
     }
     return 0;
 }
@@ -554,64 +561,39 @@ static int add_outputs(struct dec *c, const Pb__Operation *o, struct mil_op *op)
 static int constant(struct dec *c, const Pb__Operation *o, struct mil_op *op)
 {
     const struct mil_const *k;
+    size_t i;
 
     if (o->n_inputs || o->n_outputs != 1)
         return err_set(c->e, ERR_INPUT,
                        "a const has %zu inputs and %zu outputs, not 0 and 1",
                        o->n_inputs, o->n_outputs);
-    k = dec_value(c, attribute(o, "val"), NULL);
+    for (i = 0; i < o->n_attributes; i++)
+        if (strcmp(o->attributes[i]->key, "name") != 0 &&
+            strcmp(o->attributes[i]->key, "val") != 0)
+            return err_set(c->e, ERR_UNSUPPORTED,
+                           "a const has an attribute '%s'",
+                           o->attributes[i]->key);
+    k = value(c, attribute(o, "val"));
     if (!k || add_outputs(c, o, op))
         return -1;
     mil_value(c->f, op->outs[0])->konst = k;
     return 0;
 }
 
-/* Puts the arguments in the places of the op table. */
-static int place_args(struct dec *c, const struct mil_op_info *info,
-                      const struct dec_op *d, struct mil_op *op)
-{
-    uint32_t i;
-
-    for (i = 0; i < d->n_args; i++) {
-        const struct mil_named_arg *a = &d->args[i];
-        int p = mil_param_index(info, a->name);
-
-        if (p < 0 || (a->attribute && !(info->flags & MIL_O_CONSTEXPR)))
-            return err_set(c->e, ERR_INPUT, "it has no %s '%s'",
-                           a->attribute ? "attribute" : "parameter", a->name);
-        if (op->args[p].n)
-            return err_set(c->e, ERR_INPUT, "parameter '%s' is given twice",
-                           a->name);
-        if (a->arg.n != 1 && !(info->params[p].flags & MIL_P_LIST))
-            return err_set(c->e, ERR_INPUT,
-                           "parameter '%s' has %" PRIu32 " values", a->name,
-                           a->arg.n);
-        if (mil_set_arg(c->f, op, p, a->arg.refs, a->arg.n, c->e))
-            return -1;
-    }
-    return 0;
-}
-
-/* An operation that the table does not describe, kept as it stands. */
-static int foreign(struct dec *c, const struct dec_op *d, struct mil_op *op)
-{
-    struct mil_foreign f = { d->type, d->args, d->n_args };
-
-    return mil_set_foreign(c->f, op, &f, c->e);
-}
-
 /* Does the table describe this operation with these arguments? Older opsets
  * have operations of the same name with other parameters. */
-static bool known(const struct mil_op_info *info, const struct dec_op *d)
+static bool known(const struct mil_op_info *info, const struct args *a)
 {
     uint32_t i;
 
-    if (!info)
-        return false;
-    for (i = 0; i < d->n_args; i++)
-        if (mil_param_index(info, d->args[i].name) < 0)
+    for (i = 0; info && i < a->n; i++) {
+        int p = mil_param_index(info, a->list[i].name);
+
+        if (p < 0 || a->list[i].attribute ||
+            (a->list[i].arg.n != 1 && !(info->params[p].flags & MIL_P_LIST)))
             return false;
-    return true;
+    }
+    return info != NULL;
 }
 
 static int blocks_refused(struct dec *c, const Pb__Operation *o)
@@ -624,29 +606,29 @@ static int blocks_refused(struct dec *c, const Pb__Operation *o)
     return 0;
 }
 
-static int other_op(struct dec *c, const Pb__Operation *o, const char *name)
+static int other_op(struct dec *c, const Pb__Operation *o)
 {
     const struct mil_op_info *info = mil_op_by_name(o->type);
-    struct dec_op d = { o->type, o, NULL, 0 };
+    struct mil_foreign f = { .type = o->type };
     struct mil_op *op;
+    struct args a;
+    uint32_t i;
 
-    if (!c->raw && dec_is_older(o)) {
-        op = mil_add_op(c->f, MIL_OP_INVALID, name, c->e);
-        return op && !dec_older(c, o, op) && !add_outputs(c, o, op) ? 0 : -1;
-    }
-    if (!c->raw && !info)
-        return err_set(c->e, ERR_UNSUPPORTED,
-                       "unknown op '%s' ('%s') of opset '%s'", o->type, name,
-                       c->f->opset);
-    if (read_args(c, o, &d))
+    if (read_args(c, o, &a))
         return -1;
-    if (c->raw && !known(info, &d))
+    if (!known(info, &a))
         info = NULL;
-    op = mil_add_op(c->f, info ? info->code : MIL_OP_INVALID, name, c->e);
+    op = mil_add_op(c->f, info ? info->code : MIL_OP_INVALID, label(o), c->e);
     if (!op)
         return -1;
-    if (info ? place_args(c, info, &d, op) : foreign(c, &d, op))
+    f.args = a.list;
+    f.n_args = a.n;
+    if (!info && mil_set_foreign(c->f, op, &f, c->e))
         return -1;
+    for (i = 0; info && i < a.n; i++)
+        if (mil_set_arg(c->f, op, mil_param_index(info, a.list[i].name),
+                        a.list[i].arg.refs, a.list[i].arg.n, c->e))
+            return -1;
     return add_outputs(c, o, op);
 }
 
@@ -661,7 +643,7 @@ static int operation(struct dec *c, const Pb__Operation *o)
     if (blocks_refused(c, o))
         rc = -1;
     else if (strcmp(o->type, "const") != 0)
-        rc = other_op(c, o, label(o));
+        rc = other_op(c, o);
     else if ((op = mil_add_op(c->f, MIL_OP_const, label(o), c->e)) != NULL)
         rc = constant(c, o, op);
     if (rc)
@@ -855,10 +837,9 @@ static int check_kind(const Pb__Model *m, struct err *e)
                    kind);
 }
 
-static int decode(struct dec *c, const Pb__Model *m, struct err *description)
+static int decode(struct dec *c, const Pb__Model *m, bool raw,
+                  struct err *description)
 {
-    size_t i;
-
     if (check_kind(m, c->e))
         return -1;
     c->p = mil_program_new(c->e);
@@ -867,9 +848,8 @@ static int decode(struct dec *c, const Pb__Model *m, struct err *description)
     c->p->spec_version = m->specificationversion;
     if (add_functions(c, m) || build_info(c, m->mlprogram))
         return -1;
-    for (i = 0; !c->raw && i < c->p->n_functions; i++)
-        if (strcmp(c->p->functions[i]->opset, DEC_OPSET_BEFORE) == 0)
-            c->p->functions[i]->opset = DEC_OPSET;
+    if (!raw && older_raise(c->p, c->e))
+        return -1;
     if (m->description && describe_read(c->p, m->description, c->e))
         return -1;
     if (description && describe_check(c->p, m->description, description) &&
@@ -892,12 +872,11 @@ struct mil_program *codec_decode(const void *bytes, size_t n,
     memset(&c, 0, sizeof(c));
     c.e = e;
     c.weights = o && o->weights.get ? &o->weights : NULL;
-    c.raw = o && o->raw;
     if (wire_scan(&pb__model__descriptor, bytes, n, e))
         goto out;
     m = pb__model__unpack(&alloc, n, bytes);
     if (m)
-        rc = decode(&c, m, description);
+        rc = decode(&c, m, o && o->raw, description);
     else
         err_set(e, ERR_INPUT, "these bytes are no protobuf message");
 out:

@@ -16,90 +16,81 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "schema/decode_priv.h"
+#include "schema/older_priv.h"
 
+#define OPSET "CoreML8"
+/* Its operations take the same parameters there, weight decompression apart. */
+#define OPSET_BEFORE "CoreML7"
 #define AFFINE "constexpr_affine_dequantize"
 #define LUT "constexpr_lut_to_dense"
 
-/* Attributes or inline inputs; NULL if absent or bound by name. */
-static const Pb__Value *find(const Pb__Operation *o, const char *key)
+struct raise {
+    struct mil_program *p;
+    struct mil_function *f;
+    struct err *e;
+};
+
+static const struct mil_named_arg *find(const struct mil_op *op,
+                                        const char *key)
 {
-    size_t i;
+    const struct mil_foreign *fo = op->foreign;
+    uint32_t i;
 
-    for (i = 0; i < o->n_attributes; i++)
-        if (strcmp(o->attributes[i]->key, key) == 0)
-            return o->attributes[i]->value;
-    for (i = 0; i < o->n_inputs; i++) {
-        const Pb__Argument *a = o->inputs[i]->value;
-
-        if (strcmp(o->inputs[i]->key, key) == 0 && a && a->n_arguments == 1 &&
-            a->arguments[0]->binding_case ==
-                PB__ARGUMENT__BINDING__BINDING_VALUE)
-            return a->arguments[0]->value;
-    }
+    for (i = 0; i < fo->n_args; i++)
+        if (strcmp(fo->args[i].name, key) == 0)
+            return &fo->args[i];
     return NULL;
 }
 
-bool dec_is_older(const Pb__Operation *o)
+static bool is_older(const struct mil_op *op)
 {
-    return strcmp(o->type, AFFINE) == 0 ||
-           (strcmp(o->type, LUT) == 0 && find(o, "shape"));
+    const char *type = op->foreign->type;
+
+    return strcmp(type, AFFINE) == 0 ||
+           (strcmp(type, LUT) == 0 && find(op, "shape"));
 }
 
-static const struct mil_const *need(struct dec *c, const Pb__Operation *o,
-                                    const char *key, const struct mil_type *as)
+static const struct mil_const *need(struct raise *c, const struct mil_op *op,
+                                    const char *key)
 {
-    const Pb__Value *v = find(o, key);
-    const struct mil_const *k;
+    const struct mil_named_arg *a = find(op, key);
+    const struct mil_const *k = NULL;
 
-    if (!v) {
-        err_set(c->e, ERR_INPUT, "parameter '%s' is absent or no inline value",
-                key);
-        return NULL;
-    }
-    k = dec_value(c, v, as);
+    if (a && a->arg.n == 1)
+        k = mil_value(c->f, a->arg.refs[0])->konst;
     if (!k)
-        err_in(c->e, "parameter '%s'", key);
+        err_set(c->e, ERR_INPUT, "parameter '%s' is absent or no constant",
+                key);
     return k;
 }
 
-static int put(struct dec *c, struct mil_op *op, const char *param,
+static int put(struct raise *c, struct mil_op *op, const char *param,
                const struct mil_const *k)
 {
     int i = mil_param_index(mil_op_info(op->code), param);
-    mil_ref r = dec_literal(c, k);
+    mil_ref r = mil_add_value(c->f, MIL_V_LITERAL, NULL, &k->type, c->e);
 
-    return r ? mil_set_arg(c->f, op, i, &r, 1, c->e) : -1;
+    if (!r)
+        return -1;
+    mil_value(c->f, r)->konst = k;
+    return mil_set_arg(c->f, op, i, &r, 1, c->e);
 }
 
-/* The same constant with other dimensions, one element repeated if need be. */
-static const struct mil_const *reshape(struct dec *c, const struct mil_const *k,
-                                       const struct mil_type *t)
+/* Another type for the same bytes. */
+static const struct mil_const *
+retype(struct raise *c, const struct mil_const *k, const struct mil_type *t)
 {
-    int64_t have = mil_type_elems(&k->type), want = mil_type_elems(t), i;
-    size_t size = mil_dtype_bits(k->type.dtype) / 8;
     struct mil_const out = *k;
     struct mil_data *d;
-    uint8_t *room;
 
+    if (mil_type_bytes(&k->type) != mil_type_bytes(t)) {
+        err_set(c->e, ERR_INPUT,
+                "a constant of %" PRId64 " bytes where %" PRId64 " are needed",
+                mil_type_bytes(&k->type), mil_type_bytes(t));
+        return NULL;
+    }
     out.type = *t;
-    if (have != want) {
-        uint64_t bytes;
-
-        if (have != 1 || !k->bytes || want < 0 ||
-            !mem_mul((uint64_t)want, size, &bytes) || bytes > UINT32_MAX) {
-            err_set(c->e, ERR_UNSUPPORTED,
-                    "%" PRId64 " elements where %" PRId64 " are needed", have,
-                    want);
-            return NULL;
-        }
-        room = arena_alloc(&c->scratch, (size_t)want, size, c->e);
-        for (i = 0; room && i < want; i++)
-            memcpy(room + (size_t)i * size, k->bytes, size);
-        if (!room)
-            return NULL;
-        out.bytes = room;
-    } else if (k->data) {
+    if (k->data) {
         d = arena_memdup(&c->p->arena, k->data, sizeof(*d), c->e);
         if (!d)
             return NULL;
@@ -109,16 +100,44 @@ static const struct mil_const *reshape(struct dec *c, const struct mil_const *k,
     return mil_copy_const(c->p, &out, c->e);
 }
 
-static int affine(struct dec *c, const Pb__Operation *o, struct mil_op *op)
+/* The same constant with other dimensions, one element repeated if need be. */
+static const struct mil_const *
+reshape(struct raise *c, const struct mil_const *k, const struct mil_type *t)
 {
-    const struct mil_const *data = need(c, o, "quantized_data", NULL), *zero,
-                           *scale, *axis;
+    int64_t have = mil_type_elems(&k->type), want = mil_type_elems(t), i;
+    size_t size = mil_dtype_bits(k->type.dtype) / 8;
+    struct mil_const out = *k;
+    uint64_t bytes;
+    uint8_t *room;
+
+    if (have == want)
+        return retype(c, k, t);
+    if (have != 1 || !k->bytes || want < 0 ||
+        !mem_mul((uint64_t)want, size, &bytes) || bytes > UINT32_MAX) {
+        err_set(c->e, ERR_UNSUPPORTED,
+                "%" PRId64 " elements where %" PRId64 " are needed", have,
+                want);
+        return NULL;
+    }
+    room = arena_alloc(&c->p->arena, (size_t)want, size, c->e);
+    if (!room)
+        return NULL;
+    for (i = 0; i < want; i++)
+        memcpy(room + (size_t)i * size, k->bytes, size);
+    out.type = *t;
+    out.bytes = room;
+    return mil_copy_const(c->p, &out, c->e);
+}
+
+static int affine(struct raise *c, struct mil_op *op)
+{
+    const struct mil_const *data = need(c, op, "quantized_data"), *zero, *scale,
+                           *axis;
     int64_t dims[MIL_MAX_RANK] = { 1, 1, 1, 1, 1, 1, 1, 1 }, n, nz, a;
     struct mil_type t;
 
-    if (!data || !(zero = need(c, o, "zero_point", NULL)) ||
-        !(scale = need(c, o, "scale", NULL)) ||
-        !(axis = need(c, o, "axis", NULL)))
+    if (!data || !(zero = need(c, op, "zero_point")) ||
+        !(scale = need(c, op, "scale")) || !(axis = need(c, op, "axis")))
         return -1;
     a = mil_const_int(axis, 0);
     if (a < 0)
@@ -159,14 +178,15 @@ static enum mil_dtype index_type(int64_t n)
     }
 }
 
-static int lut(struct dec *c, const Pb__Operation *o, struct mil_op *op)
+static int lut(struct raise *c, struct mil_op *op)
 {
-    const struct mil_const *table = need(c, o, "lut", NULL),
-                           *shape = need(c, o, "shape", NULL), *indices;
+    const struct mil_const *table = need(c, op, "lut"),
+                           *shape = need(c, op, "shape"),
+                           *indices = need(c, op, "indices");
     int64_t dims[MIL_MAX_RANK], n, rank, i;
     struct mil_type t;
 
-    if (!table || !shape)
+    if (!table || !shape || !indices)
         return -1;
     n = mil_type_elems(&table->type);
     rank = mil_type_elems(&shape->type);
@@ -181,7 +201,7 @@ static int lut(struct dec *c, const Pb__Operation *o, struct mil_op *op)
             return err_set(c->e, ERR_INPUT, "'shape' has a negative size");
     }
     t = mil_type_make(index_type(n), (int)rank, dims);
-    indices = need(c, o, "indices", &t);
+    indices = retype(c, indices, &t);
     for (i = 0; i < rank; i++)
         dims[i] = 1;
     dims[rank] = n;
@@ -195,11 +215,114 @@ static int lut(struct dec *c, const Pb__Operation *o, struct mil_op *op)
                : -1;
 }
 
-int dec_older(struct dec *c, const Pb__Operation *o, struct mil_op *op)
+static int older(struct raise *c, struct mil_op *op)
 {
-    if (strcmp(c->f->opset, DEC_OPSET_BEFORE) != 0 &&
-        strcmp(c->f->opset, DEC_OPSET) != 0)
+    if (strcmp(c->f->opset, OPSET_BEFORE) != 0 &&
+        strcmp(c->f->opset, OPSET) != 0)
         return err_set(c->e, ERR_UNSUPPORTED,
                        "its form of opset '%s' is not supported", c->f->opset);
-    return strcmp(o->type, AFFINE) == 0 ? affine(c, o, op) : lut(c, o, op);
+    return strcmp(op->foreign->type, AFFINE) == 0 ? affine(c, op) : lut(c, op);
+}
+
+/* An operation that the table knows, with arguments as it does not know them;
+ * attributes of weight decompression are its parameters too. */
+static int place(struct raise *c, struct mil_op *op,
+                 const struct mil_op_info *info)
+{
+    const struct mil_foreign *fo = op->foreign;
+    uint32_t i;
+
+    op->code = info->code;
+    for (i = 0; i < fo->n_args; i++) {
+        const struct mil_named_arg *a = &fo->args[i];
+        int p = mil_param_index(info, a->name);
+
+        if (p < 0 || (a->attribute && !(info->flags & MIL_O_CONSTEXPR)))
+            return err_set(c->e, ERR_INPUT, "it has no %s '%s'",
+                           a->attribute ? "attribute" : "parameter", a->name);
+        if (a->arg.n != 1 && !(info->params[p].flags & MIL_P_LIST))
+            return err_set(c->e, ERR_INPUT,
+                           "parameter '%s' has %" PRIu32 " values", a->name,
+                           a->arg.n);
+        if (mil_set_arg(c->f, op, p, a->arg.refs, a->arg.n, c->e))
+            return -1;
+    }
+    return 0;
+}
+
+static int raise_op(struct raise *c, struct mil_op *op)
+{
+    const char *type = mil_op_type(op), *name = op->name;
+    const struct mil_op_info *info = mil_op_by_name(type);
+    int rc;
+
+    if (op->code != MIL_OP_INVALID)
+        return 0;
+    if (is_older(op))
+        rc = older(c, op);
+    else if (info)
+        rc = place(c, op, info);
+    else
+        rc = err_set(c->e, ERR_UNSUPPORTED,
+                     "unknown op '%s' ('%s') of opset '%s'", type, op->name,
+                     c->f->opset);
+    op->foreign = NULL;
+    if (!*name && op->n_outs)
+        name = mil_value(c->f, op->outs[0])->name;
+    return rc ? err_in(c->e, "op '%s' (%s)", name, type) : 0;
+}
+
+/* What shapes, axes and sizes look like. */
+static bool is_small(const struct mil_type *t)
+{
+    return t->rank == 1 && mil_type_elems(t) <= 256 &&
+           (t->dtype == MIL_I32 || t->dtype == MIL_I16 || t->dtype == MIL_U16 ||
+            t->dtype == MIL_I8);
+}
+
+static int read_small(struct raise *c, struct mil_value *v)
+{
+    const struct mil_data *d = v->konst ? v->konst->data : NULL;
+    struct mil_const k;
+    uint8_t *room;
+
+    if (!d || !is_small(&v->konst->type))
+        return 0;
+    room = arena_alloc(&c->p->arena, (size_t)d->bytes, 1, c->e);
+    if (!room ||
+        (d->bytes && d->read(d->cookie, 0, room, (size_t)d->bytes, c->e)))
+        return -1;
+    k = *v->konst;
+    k.data = NULL;
+    k.bytes = room;
+    v->konst = mil_copy_const(c->p, &k, c->e);
+    return v->konst ? 0 : -1;
+}
+
+static int raise_function(struct raise *c)
+{
+    size_t i;
+
+    for (i = 1; i < c->f->n_values; i++)
+        if (read_small(c, mil_value(c->f, (mil_ref)i)))
+            return -1;
+    for (i = 0; i < c->f->n_ops; i++)
+        if (raise_op(c, &c->f->ops[i]))
+            return -1;
+    if (strcmp(c->f->opset, OPSET_BEFORE) == 0)
+        c->f->opset = OPSET;
+    return 0;
+}
+
+int older_raise(struct mil_program *p, struct err *e)
+{
+    struct raise c = { p, NULL, e };
+    size_t i;
+
+    for (i = 0; i < p->n_functions; i++) {
+        c.f = p->functions[i];
+        if (raise_function(&c))
+            return err_in(e, "function '%s'", c.f->name);
+    }
+    return 0;
 }

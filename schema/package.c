@@ -289,7 +289,6 @@ static struct weight_file *find_weights(struct pkg *k, const char *name,
  * in the IR too. */
 static const struct mil_data *get_weight(void *cookie, struct mil_program *p,
                                          const char *file, uint64_t offset,
-                                         const struct mil_type *stored,
                                          const struct mil_type *type,
                                          struct err *e)
 {
@@ -301,18 +300,12 @@ static const struct mil_data *get_weight(void *cookie, struct mil_program *p,
     if (!f)
         return NULL;
     bucket = &k->buckets[(offset / BLOB_ALIGN) % N_BUCKETS];
-    if (blob_find(&f->reader, offset, stored, &data, e))
+    if (blob_find(&f->reader, offset, type, &data, e))
         return NULL;
     for (w = *bucket; w; w = w->next)
         if (w->file == f && w->record == offset &&
             mil_type_equal(&w->d.type, type))
             return &w->d;
-    if (mil_type_bytes(stored) != mil_type_bytes(type)) {
-        err_set(e, ERR_INPUT,
-                "a blob of %" PRId64 " bytes where %" PRId64 " are needed",
-                mil_type_bytes(stored), mil_type_bytes(type));
-        return NULL;
-    }
     w = arena_alloc(&p->arena, 1, sizeof(*w), e);
     if (!w)
         return NULL;

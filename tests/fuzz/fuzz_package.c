@@ -29,7 +29,6 @@ static int read_zeros(void *cookie, uint64_t at, void *dst, size_t n,
 
 static const struct mil_data *get(void *cookie, struct mil_program *p,
                                   const char *file, uint64_t offset,
-                                  const struct mil_type *stored,
                                   const struct mil_type *type, struct err *e)
 {
     struct mil_data *d;
@@ -37,9 +36,8 @@ static const struct mil_data *get(void *cookie, struct mil_program *p,
     (void)cookie;
     (void)file;
     (void)offset;
-    if (!blob_code(stored->dtype) || mil_type_bytes(stored) < 0 ||
-        mil_type_bytes(stored) > MAX_BLOB ||
-        mil_type_bytes(stored) != mil_type_bytes(type)) {
+    if (!blob_code(type->dtype) || mil_type_bytes(type) < 0 ||
+        mil_type_bytes(type) > MAX_BLOB) {
         err_set(e, ERR_INPUT, "no such blob");
         return NULL;
     }

@@ -128,7 +128,6 @@ static int read_blob(void *cookie, uint64_t at, void *dst, size_t n,
 
 static const struct mil_data *get_blob(void *cookie, struct mil_program *p,
                                        const char *file, uint64_t offset,
-                                       const struct mil_type *stored,
                                        const struct mil_type *type,
                                        struct err *e)
 {
@@ -138,7 +137,7 @@ static const struct mil_data *get_blob(void *cookie, struct mil_program *p,
     (void)cookie;
     if (strcmp(file, "@model_path/weights/weight.bin") != 0)
         err_set(e, ERR_INPUT, "another weight file");
-    if (!d || e->code || blob_find(&reader, offset, stored, &data, e))
+    if (!d || e->code || blob_find(&reader, offset, type, &data, e))
         return NULL;
     d->type = *type;
     d->bytes = (uint64_t)mil_type_bytes(type);
