@@ -8,6 +8,7 @@
 #include "converter/base/cpu.h"
 #include "converter/base/hash.h"
 #include "converter/base/log.h"
+#include "converter/base/sha256.h"
 
 Test(hash, known_value)
 {
@@ -45,6 +46,50 @@ Test(hash, pieces_give_the_hash_of_the_whole)
     cr_assert_neq(whole.lo, parts.lo);
     hash_free(s);
     hash_free(NULL);
+}
+
+/* The published vectors, and lengths around the end of a block. */
+Test(hash, sha256)
+{
+    static char text[1000000];
+    static const struct {
+        size_t n;
+        const char *want; /* of n letters 'a' */
+    } runs[] = {
+        { 0, "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=" },
+        { 55, "n0OQ+NMMLdkuyfCVtl4rmumwqSWlJY4kHJ8ekQ9zQxg=" },
+        { 56, "s1Q5pKxvCUi21vnjxq8PX1kM4g8b3nCQ73lwaG7Gc4o=" },
+        { 63, "fT50oF19sVvOStnsBljqmOPwbu7PFrTG//LaRX3cLzQ=" },
+        { 64, "/+BU/nrgy23GXDr5th1SCfQ5hR20PQulmXM33xVGaOs=" },
+        { 65, "Y1NhxIu56rFBmOduqKt/GkFoXWrWKqkUbTAdTxfrCuA=" },
+        { 1000000, "zcduXJkU+5KBocfihNc+Z/GAmkiklyAOBG05zMcRLNA=" },
+    };
+    uint8_t h[SHA256_BYTES];
+    char out[BASE64_MAX(SHA256_BYTES)];
+
+    memset(text, 'a', sizeof text);
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        sha256(text, runs[i].n, h);
+        base64(h, sizeof h, out);
+        cr_expect_str_eq(out, runs[i].want, "%zu bytes", runs[i].n);
+    }
+    sha256("abc", 3, h);
+    base64(h, sizeof h, out);
+    cr_expect_str_eq(out, "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
+}
+
+Test(hash, base64)
+{
+    static const char *const pairs[][2] = {
+        { "", "" },        { "f", "Zg==" },          { "fo", "Zm8=" },
+        { "foo", "Zm9v" }, { "foobar", "Zm9vYmFy" }, { "\xfb\xff\xfe", "+//+" },
+    };
+    char out[32];
+
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        base64(pairs[i][0], strlen(pairs[i][0]), out);
+        cr_expect_str_eq(out, pairs[i][1]);
+    }
 }
 
 Test(hash, uuid_text)
