@@ -338,6 +338,8 @@ const struct mil_op_info *mil_op_info(enum mil_opcode code);
 /* Among ops of the CoreML8 opset; NULL if unknown. */
 const struct mil_op_info *mil_op_by_name(const char *name);
 int mil_param_index(const struct mil_op_info *info, const char *name); /* -1 */
+/* "CoreML8" is 8 here, "ios18" in text; 0 for other names. */
+int mil_opset_number(const char *opset);
 
 /* ---- inference and validation ---- */
 

@@ -55,3 +55,17 @@ int mil_param_index(const struct mil_op_info *info, const char *name)
     }
     return -1;
 }
+
+int mil_opset_number(const char *opset)
+{
+    int n = 0;
+
+    if (strncmp(opset, "CoreML", 6) != 0 || opset[6] < '1' || opset[6] > '9')
+        return 0;
+    for (const char *s = opset + 6; *s; s++) {
+        if (*s < '0' || *s > '9' || n > 99)
+            return 0;
+        n = n * 10 + (*s - '0');
+    }
+    return n;
+}

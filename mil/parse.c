@@ -620,6 +620,7 @@ static const struct mil_op_info *
 row_for(struct parse *c, const struct statement *st, bool *foreign)
 {
     const struct mil_op_info *info = mil_op_by_name(st->type);
+    bool raw = c->o && c->o->raw;
 
     *foreign = !info;
     for (size_t i = 0; info && i < c->n_args; i++) {
@@ -634,12 +635,12 @@ row_for(struct parse *c, const struct statement *st, bool *foreign)
             name[a->name.n] = '\0';
             p = mil_param_index(info, name);
             known = p >= 0 &&
-                    (a->n == 1 || (info->params[p].flags & MIL_P_LIST));
+                    (a->n == 1 || !raw || (info->params[p].flags & MIL_P_LIST));
         }
         if (known)
             continue;
         /* Parameters differ between opsets; in ours they must be right. */
-        if (strcmp(c->f->opset, "CoreML8") == 0 && !(c->o && c->o->raw)) {
+        if (strcmp(c->f->opset, "CoreML8") == 0 && !raw) {
             parse_fail_at(c, a->pos, "%s has no %s '%.*s'", info->name,
                           a->attribute ? "attribute" : "parameter",
                           a->name.n < 64 ? (int)a->name.n : 64, a->name.p);
@@ -870,7 +871,7 @@ static void set_version(struct parse *c, bool older)
     int v = older ? 6 : 9;
 
     for (size_t i = 0; i < c->p->n_functions; i++) {
-        int n = text_opset_number(c->p->functions[i]->opset) + 1;
+        int n = mil_opset_number(c->p->functions[i]->opset) + 1;
 
         if (n > v)
             v = n;

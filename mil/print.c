@@ -11,13 +11,15 @@
 #include <string.h>
 
 #include "mil/text_priv.h"
+#include "mil/words_priv.h"
 
 struct print {
     const struct mil_program *p;
     const struct mil_function *f;
     const struct text_options *o;
     struct buf *out;
-    bool bare; /* scalars as int32, not tensor<int32, []> */
+    bool bare;           /* scalars as int32, not tensor<int32, []> */
+    const char *escaped; /* the first string that needed an escape */
     struct err *e;
 };
 
@@ -50,10 +52,14 @@ static void put_type(struct print *c, const struct mil_type *t)
 
 static void put_string(struct print *c, const char *s)
 {
+    const char *start = s;
+
     buf_addc(c->out, '"');
     for (; *s; s++) {
         unsigned char u = (unsigned char)*s;
 
+        if (!c->escaped && (u == '"' || u == '\\' || u < 0x20 || u == 0x7f))
+            c->escaped = start;
         if (u == '"' || u == '\\')
             buf_printf(c->out, "\\%c", u);
         else if (u == '\n')
@@ -188,6 +194,25 @@ static int put_name(struct print *c, const char *name)
     return 0;
 }
 
+/* A name of the program's own. */
+static int put_own(struct print *c, const char *name)
+{
+    if (c->o && c->o->strict && name && mil_is_reserved(name))
+        return err_set(c->e, ERR_INPUT, "the name '%s' is a word of MIL's text",
+                       name);
+    return put_name(c, name);
+}
+
+static int check_strings(const struct print *c)
+{
+    if (!c->o || !c->o->strict || !c->escaped)
+        return 0;
+    return err_set(c->e, ERR_UNSUPPORTED,
+                   "the string '%s' needs an escape, which MIL's text is not "
+                   "known to have",
+                   c->escaped);
+}
+
 static int put_ref(struct print *c, mil_ref r)
 {
     if (r == 0 || r >= c->f->n_values)
@@ -195,7 +220,7 @@ static int put_ref(struct print *c, mil_ref r)
                        c->f->n_values);
     if (mil_value(c->f, r)->kind == MIL_V_LITERAL)
         return put_const(c, mil_value(c->f, r)->konst);
-    return put_name(c, mil_value(c->f, r)->name);
+    return put_own(c, mil_value(c->f, r)->name);
 }
 
 static int put_arg(struct print *c, const struct mil_named_arg *a)
@@ -307,7 +332,7 @@ static int put_op(struct print *c, const struct mil_op *op)
         buf_puts(c->out, i ? ", " : "");
         put_type(c, &v->type);
         buf_addc(c->out, ' ');
-        if (put_name(c, v->name))
+        if (put_own(c, v->name))
             return -1;
     }
     buf_puts(c->out, op->n_outs ? " = " : "");
@@ -316,7 +341,7 @@ static int put_op(struct print *c, const struct mil_op *op)
     args = sorted_args(c, op, &n);
     if (args && put_args(c, args, n) == 0 &&
         put_attributes(c, op, args, n) == 0)
-        rc = 0;
+        rc = check_strings(c);
     mem_free(args);
     buf_puts(c->out, ";\n");
     return rc;
@@ -487,7 +512,7 @@ static int put_inputs(struct print *c, const mil_ref *inputs)
             buf_puts(c->out, "state<");
         put_type(c, &v->type);
         buf_puts(c->out, v->kind == MIL_V_STATE ? "> " : " ");
-        if (put_name(c, v->name))
+        if (put_own(c, v->name))
             return -1;
     }
     return 0;
@@ -495,13 +520,13 @@ static int put_inputs(struct print *c, const mil_ref *inputs)
 
 static int put_header(struct print *c)
 {
-    int n = text_opset_number(c->f->opset), rc = -1;
+    int n = mil_opset_number(c->f->opset), rc = -1;
     mil_ref *inputs = mem_alloc(c->f->n_inputs, sizeof *inputs, c->e);
 
     if (!inputs)
         return -1;
     buf_puts(c->out, "    func ");
-    if (put_name(c, c->f->name))
+    if (put_own(c, c->f->name))
         goto out;
     buf_addc(c->out, '<');
     if (n)
@@ -543,25 +568,11 @@ static int put_function(struct print *c, const struct mil_function *f)
 
 /* ---- the program ---- */
 
-int text_opset_number(const char *opset)
-{
-    int n = 0;
-
-    if (strncmp(opset, "CoreML", 6) != 0 || opset[6] < '1' || opset[6] > '9')
-        return 0;
-    for (const char *s = opset + 6; *s; s++) {
-        if (*s < '0' || *s > '9' || n > 99)
-            return 0;
-        n = n * 10 + (*s - '0');
-    }
-    return n;
-}
-
 /* The older text form: only where neither version nor opset says 9. */
 static bool is_older(const struct mil_program *p)
 {
     for (size_t i = 0; i < p->n_functions; i++) {
-        int n = text_opset_number(p->functions[i]->opset);
+        int n = mil_opset_number(p->functions[i]->opset);
 
         if (n < 1 || n > 7)
             return false;
@@ -576,27 +587,42 @@ static int by_key(const void *a, const void *b)
     return strcmp(x->key, y->key);
 }
 
+static bool replaced(const struct text_options *o, const char *key)
+{
+    for (size_t i = 0; o && i < o->n_build_info; i++) {
+        if (strcmp(o->build_info[i].key, key) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int put_build_info(struct print *c)
 {
     const char *s = c->bare ? "string" : "tensor<string, []>";
-    struct mil_pair *pairs;
+    size_t more = c->o ? c->o->n_build_info : 0, n = 0;
+    struct mil_pair *pairs =
+        mem_alloc(c->p->n_build_info + more, sizeof *pairs, c->e);
 
-    if (c->p->n_build_info == 0)
-        return 0;
-    pairs = mem_alloc(c->p->n_build_info, sizeof *pairs, c->e);
     if (!pairs)
         return -1;
-    memcpy(pairs, c->p->build_info, c->p->n_build_info * sizeof *pairs);
-    qsort(pairs, c->p->n_build_info, sizeof *pairs, by_key);
-    buf_printf(c->out, "[buildInfo = dict<%s, %s>({", s, s);
     for (size_t i = 0; i < c->p->n_build_info; i++) {
-        buf_puts(c->out, i ? ", {" : "{");
-        put_string(c, pairs[i].key);
-        buf_puts(c->out, ", ");
-        put_string(c, pairs[i].value);
-        buf_addc(c->out, '}');
+        if (!replaced(c->o, c->p->build_info[i].key))
+            pairs[n++] = c->p->build_info[i];
     }
-    buf_puts(c->out, "})]\n");
+    for (size_t i = 0; i < more; i++)
+        pairs[n++] = c->o->build_info[i];
+    if (n) {
+        qsort(pairs, n, sizeof *pairs, by_key);
+        buf_printf(c->out, "[buildInfo = dict<%s, %s>({", s, s);
+        for (size_t i = 0; i < n; i++) {
+            buf_puts(c->out, i ? ", {" : "{");
+            put_string(c, pairs[i].key);
+            buf_puts(c->out, ", ");
+            put_string(c, pairs[i].value);
+            buf_addc(c->out, '}');
+        }
+        buf_puts(c->out, "})]\n");
+    }
     mem_free(pairs);
     return 0;
 }

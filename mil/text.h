@@ -22,6 +22,13 @@ struct text_options {
     /* Functions and parameters by name, as Apple's compiler orders them;
      * else in the order of the program. */
     bool sorted;
+    /* Pairs of buildInfo beside the program's own, of which those with the
+     * same key are left out. */
+    const struct mil_pair *build_info;
+    size_t n_build_info;
+    /* For other readers than ours: refuse names that are words of the
+     * language, and strings that need escapes, which no sample shows. */
+    bool strict;
 };
 /* The layout is that of Apple's compiler: program(1.3) with bare scalars from
  * specification version 9 on, program(1.0) with tensor<T, []> before. */

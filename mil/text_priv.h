@@ -10,9 +10,6 @@
  * is NULL for data without a place. */
 bool text_unread(const struct mil_data *d, const char **file, uint64_t *offset);
 
-/* "CoreML8" is "ios18" in text. The number, or 0 for other opset names. */
-int text_opset_number(const char *opset);
-
 #define TEXT_FLEXIBLE "FlexibleShapeInformation"
 
 #endif
