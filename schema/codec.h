@@ -31,12 +31,29 @@ struct codec_options {
      * the latter in CoreML8. */
     bool raw;
 };
-/* Hostile bytes to a program; not validated. `description` (may be NULL)
- * takes the first difference between the model's description and the program,
- * which is no failure here (ERR_OK: none). */
+/* What a model says beside its program. */
+struct codec_described {
+    /* The ModelDescription in canonical form, its metadata set; empty: the
+     * model has none. */
+    struct buf message;
+    struct err difference; /* the first from the program; ERR_OK: none */
+    struct err lost;       /* what the program does not keep; ERR_OK: nothing */
+};
+#define CODEC_DESCRIBED_INIT         \
+    {                                \
+        BUF_INIT, ERR_INIT, ERR_INIT \
+    }
+/* Hostile bytes to a program; not validated. `described` may be NULL; its
+ * errors are no failures here. */
 struct mil_program *codec_decode(const void *bytes, size_t n,
                                  const struct codec_options *o,
-                                 struct err *description,
+                                 struct codec_described *described,
                                  struct err *e) ATTR_MUST_USE;
+/* For a program that was read from elsewhere: takes from a ModelDescription
+ * what the description alone knows, and puts functions and inputs in its
+ * order, the default function first. */
+int codec_describe(struct mil_program *p, const void *message, size_t n,
+                   struct codec_described *described,
+                   struct err *e) ATTR_MUST_USE;
 
 #endif

@@ -26,6 +26,7 @@
 #define MAX_FUNCTIONS 256
 #define MAX_PORTS 1024 /* inputs, and outputs, of a function */
 #define MAX_ARGS 512
+#define BUILD_INFO "buildInfo"
 #define MAX_DIM ((uint64_t)1 << 48)
 
 struct dec_name {
@@ -796,7 +797,7 @@ static int build_info(struct dec *c, const Pb__Program *p)
     for (i = 0; i < p->n_attributes; i++) {
         const Pb__Value *v = p->attributes[i]->value;
 
-        if (strcmp(p->attributes[i]->key, "buildInfo") == 0 && v &&
+        if (strcmp(p->attributes[i]->key, BUILD_INFO) == 0 && v &&
             v->value_case == PB__VALUE__VALUE_IMMEDIATE_VALUE &&
             v->immediatevalue->value_case ==
                 PB__VALUE__IMMEDIATE_VALUE__VALUE_DICTIONARY)
@@ -810,6 +811,32 @@ static int build_info(struct dec *c, const Pb__Program *p)
             return -1;
     }
     return 0;
+}
+
+/* ---- what the program does not keep ---- */
+
+/* Coremltools writes none of these. */
+static void note_lost(const Pb__Program *p, struct err *lost)
+{
+    size_t i, k;
+
+    for (i = 0; i < p->n_attributes; i++)
+        if (strcmp(p->attributes[i]->key, BUILD_INFO) != 0)
+            err_set(lost, ERR_UNSUPPORTED,
+                    "the program has an attribute '%s', which is not supported",
+                    p->attributes[i]->key);
+    for (i = 0; i < p->n_functions; i++) {
+        const Pb__Function *f = p->functions[i]->value;
+        size_t n = f ? f->n_attributes : 0;
+
+        for (k = 0; f && k < f->n_block_specializations; k++)
+            if (f->block_specializations[k]->value)
+                n += f->block_specializations[k]->value->n_attributes;
+        if (n)
+            err_set(lost, ERR_UNSUPPORTED,
+                    "function '%s' has attributes, which are not supported",
+                    p->functions[i]->key);
+    }
 }
 
 /* ---- the model ---- */
@@ -837,8 +864,34 @@ static int check_kind(const Pb__Model *m, struct err *e)
                    kind);
 }
 
+/* The description as it is written elsewhere, and how it fits. */
+static int describe(struct mil_program *p, Pb__ModelDescription *d,
+                    struct codec_described *out, struct err *e)
+{
+    Pb__Metadata none = PB__METADATA__INIT;
+    size_t n;
+    void *room;
+
+    if (d && describe_read(p, d, e))
+        return -1;
+    if (!out)
+        return 0;
+    if (describe_check(p, d, &out->difference) &&
+        out->difference.code == ERR_OK)
+        BUG("a difference without a text");
+    if (!d)
+        return 0;
+    if (!d->metadata)
+        d->metadata = &none;
+    n = pb__model_description__get_packed_size(d);
+    room = buf_extend(&out->message, n);
+    if (room && pb__model_description__pack(d, room) != n)
+        BUG("packed size differs from the computed one");
+    return buf_ok(&out->message, e);
+}
+
 static int decode(struct dec *c, const Pb__Model *m, bool raw,
-                  struct err *description)
+                  struct codec_described *out)
 {
     if (check_kind(m, c->e))
         return -1;
@@ -850,17 +903,15 @@ static int decode(struct dec *c, const Pb__Model *m, bool raw,
         return -1;
     if (!raw && older_raise(c->p, c->e))
         return -1;
-    if (m->description && describe_read(c->p, m->description, c->e))
-        return -1;
-    if (description && describe_check(c->p, m->description, description) &&
-        description->code == ERR_OK)
-        BUG("a difference without a text");
-    return 0;
+    if (out)
+        note_lost(m->mlprogram, &out->lost);
+    return describe(c->p, m->description, out, c->e);
 }
 
 struct mil_program *codec_decode(const void *bytes, size_t n,
                                  const struct codec_options *o,
-                                 struct err *description, struct err *e)
+                                 struct codec_described *described,
+                                 struct err *e)
 {
     struct dec c;
     struct arena unpacked = ARENA_INIT;
@@ -876,7 +927,7 @@ struct mil_program *codec_decode(const void *bytes, size_t n,
         goto out;
     m = pb__model__unpack(&alloc, n, bytes);
     if (m)
-        rc = decode(&c, m, o && o->raw, description);
+        rc = decode(&c, m, o && o->raw, described);
     else
         err_set(e, ERR_INPUT, "these bytes are no protobuf message");
 out:
@@ -888,4 +939,63 @@ out:
     arena_release(&c.scratch);
     arena_release(&unpacked);
     return c.p;
+}
+
+/* ---- programs from elsewhere ---- */
+
+/* Place of a function in the program. */
+struct seat {
+    size_t rank;
+    struct mil_function *f;
+};
+
+static int by_seat(const void *a, const void *b)
+{
+    const struct seat *x = a, *y = b;
+
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return strcmp(x->f->name, y->f->name);
+}
+
+static int order_functions(struct mil_program *p, const Pb__ModelDescription *d,
+                           struct err *e)
+{
+    struct seat *seats = mem_alloc(p->n_functions, sizeof(*seats), e);
+    size_t i;
+
+    if (!seats)
+        return -1;
+    for (i = 0; i < p->n_functions; i++) {
+        seats[i].f = p->functions[i];
+        seats[i].rank = rank_of(d, p->functions[i]->name);
+    }
+    if (p->n_functions)
+        qsort(seats, p->n_functions, sizeof(*seats), by_seat);
+    for (i = 0; i < p->n_functions; i++)
+        p->functions[i] = seats[i].f;
+    mem_free(seats);
+    return 0;
+}
+
+int codec_describe(struct mil_program *p, const void *message, size_t n,
+                   struct codec_described *described, struct err *e)
+{
+    struct arena unpacked = ARENA_INIT;
+    struct wire_memory mem = { &unpacked, e };
+    ProtobufCAllocator alloc = wire_allocator(&mem);
+    Pb__ModelDescription *d = NULL;
+    int rc = -1;
+
+    if (wire_scan(&pb__model_description__descriptor, message, n, e) == 0) {
+        d = pb__model_description__unpack(&alloc, n, message);
+        if (!d)
+            err_set(e, ERR_INPUT, "these bytes are no protobuf message");
+    }
+    if (d && !order_functions(p, d, e)) {
+        describe_order(p, d);
+        rc = describe(p, d, described, e);
+    }
+    arena_release(&unpacked);
+    return rc ? err_in(e, "the model's description") : 0;
 }

@@ -20,6 +20,7 @@
 #define MAX_SHAPES 128 /* of one input: Core ML's own limit */
 #define MAX_FEATURES 1024
 #define MAX_METADATA 4096
+#define MAX_ORDERED 64
 
 static const struct {
     enum mil_dtype dtype;
@@ -207,14 +208,8 @@ static Pb__FeatureDescription *feature(struct maker *m,
     return f;
 }
 
-/* The features of one function, whichever message they go to. */
-struct lists {
-    size_t n_in, n_out, n_state;
-    Pb__FeatureDescription **in, **out, **state;
-};
-
 static int make_lists(struct maker *m, const struct mil_function *f,
-                      struct lists *l)
+                      struct describe_lists *l)
 {
     size_t i;
 
@@ -253,7 +248,7 @@ static int make_functions(struct maker *m, Pb__ModelDescription *d)
         return -1;
     for (i = 0; i < n; i++) {
         Pb__FunctionDescription *f = NEW(m, function_description);
-        struct lists l;
+        struct describe_lists l;
 
         if (!f || make_lists(m, m->p->functions[i], &l))
             return -1;
@@ -323,7 +318,7 @@ Pb__ModelDescription *describe_make(struct arena *a,
 {
     struct maker m = { a, p, e };
     Pb__ModelDescription *d = NEW(&m, model_description);
-    struct lists l;
+    struct describe_lists l;
 
     if (!d)
         return NULL;
@@ -473,23 +468,22 @@ static bool is_multi(const Pb__ModelDescription *d)
     return d->n_functions > 0 || *d->defaultfunctionname;
 }
 
-/* The lists that describe function `name`; false if there are none. */
-static bool find_lists(const Pb__ModelDescription *d, const char *name,
-                       struct lists *l)
+bool describe_find(const Pb__ModelDescription *d, const char *name,
+                   struct describe_lists *l)
 {
     size_t i;
 
     if (!is_multi(d)) {
-        struct lists top = { d->n_input, d->n_output, d->n_state,
-                             d->input,   d->output,   d->state };
+        struct describe_lists top = { d->n_input, d->n_output, d->n_state,
+                                      d->input,   d->output,   d->state };
 
         *l = top;
         return true;
     }
     for (i = 0; i < d->n_functions && i < MAX_FEATURES; i++) {
         const Pb__FunctionDescription *f = d->functions[i];
-        struct lists own = { f->n_input, f->n_output, f->n_state,
-                             f->input,   f->output,   f->state };
+        struct describe_lists own = { f->n_input, f->n_output, f->n_state,
+                                      f->input,   f->output,   f->state };
 
         if (strcmp(f->name, name) == 0) {
             *l = own;
@@ -513,10 +507,10 @@ find_feature(Pb__FeatureDescription *const *list, size_t n, const char *name)
 static int read_function(struct mil_function *f, const Pb__ModelDescription *d,
                          struct err *e)
 {
-    struct lists l;
+    struct describe_lists l;
     size_t i;
 
-    if (!find_lists(d, f->name, &l) || l.n_in > MAX_FEATURES)
+    if (!describe_find(d, f->name, &l) || l.n_in > MAX_FEATURES)
         return 0; /* left to the comparison */
     for (i = 0; i < f->n_inputs; i++) {
         const struct mil_value *v = mil_value(f, f->inputs[i]);
@@ -574,6 +568,47 @@ int describe_read(struct mil_program *p, const Pb__ModelDescription *d,
         if (read_function(p->functions[i], d, e))
             return err_in(e, "function '%s'", p->functions[i]->name);
     return 0;
+}
+
+/* ---- order ---- */
+
+static size_t place_of(const struct describe_lists *l,
+                       const struct mil_value *v)
+{
+    bool state = v->kind == MIL_V_STATE;
+    size_t i, n = state ? l->n_state : l->n_in;
+
+    for (i = 0; i < n; i++)
+        if (strcmp((state ? l->state : l->in)[i]->name, v->name) == 0)
+            break;
+    return state ? l->n_in + i : i;
+}
+
+/* Stable: what is not described stays behind what is. */
+static void order_inputs(struct mil_function *f, const struct describe_lists *l)
+{
+    size_t i, k;
+
+    for (i = 1; i < f->n_inputs; i++) {
+        mil_ref r = f->inputs[i];
+        size_t at = place_of(l, mil_value(f, r));
+
+        for (k = i; k && place_of(l, mil_value(f, f->inputs[k - 1])) > at; k--)
+            f->inputs[k] = f->inputs[k - 1];
+        f->inputs[k] = r;
+    }
+}
+
+void describe_order(struct mil_program *p, const Pb__ModelDescription *d)
+{
+    struct describe_lists l;
+    size_t i;
+
+    for (i = 0; i < p->n_functions; i++)
+        if (describe_find(d, p->functions[i]->name, &l) &&
+            p->functions[i]->n_inputs <= MAX_ORDERED &&
+            l.n_in + l.n_state <= MAX_ORDERED)
+            order_inputs(p->functions[i], &l);
 }
 
 /* ---- comparing ---- */
@@ -726,9 +761,9 @@ static int check_list(const struct mil_function *f, const mil_ref *refs,
 static int check_function(const struct mil_function *f,
                           const Pb__ModelDescription *d, struct err *e)
 {
-    struct lists l;
+    struct describe_lists l;
 
-    if (!find_lists(d, f->name, &l))
+    if (!describe_find(d, f->name, &l))
         return err_set(e, ERR_INPUT, "it is not described");
     if (l.n_in > MAX_FEATURES || l.n_out > MAX_FEATURES ||
         l.n_state > MAX_FEATURES)

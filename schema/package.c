@@ -15,13 +15,13 @@
 #include "converter/base/io.h"
 #include "schema/blob.h"
 #include "schema/codec.h"
+#include "schema/compiled_priv.h"
+#include "schema/coremldata_priv.h"
 #include "schema/manifest_priv.h"
 
 #define SUFFIX ".mlpackage"
-#define COMPILED ".mlmodelc"
 #define WEIGHT_NAME "weight.bin"
 #define MODEL_MAX_BYTES ((uint64_t)256 << 20)
-#define MAX_WEIGHT_FILES 64
 
 static bool has_suffix(const char *s, const char *suffix)
 {
@@ -167,160 +167,6 @@ int pkg_write(const char *path, const struct mil_program *p,
 
 /* ---- reading ---- */
 
-struct weight_file {
-    char *name; /* as the program spells it */
-    struct blob_reader reader;
-    struct pkg *package;
-};
-
-/* Behind a constant: where it lies. */
-struct weight {
-    const struct weight_file *file;
-    uint64_t record, data;
-    struct mil_data d;
-    struct weight *next; /* with the same hash */
-};
-
-#define N_BUCKETS 4096
-
-struct pkg {
-    char *path;
-    char *model_path;
-    char *weights_dir; /* NULL: none */
-    struct mil_program *program;
-    struct weight_file *files[MAX_WEIGHT_FILES];
-    size_t n_files;
-    struct weight *buckets[N_BUCKETS]; /* in the program's arena */
-    struct err description;
-    uint64_t model_bytes;
-};
-
-static int read_weight(void *cookie, uint64_t offset, void *dst, size_t n,
-                       struct err *e)
-{
-    const struct weight *w = cookie;
-
-    if (offset > w->d.bytes || n > w->d.bytes - offset)
-        return err_set(e, ERR_INPUT,
-                       "bytes %" PRIu64 " + %zu of a constant of %" PRIu64,
-                       offset, n, w->d.bytes);
-    return io_pread(&w->file->reader.file, dst, n, w->data + offset, e);
-}
-
-/* The last component of a blob's file name, all of which must be plain:
- * "@model_path/weights/NAME" and shorter forms. */
-static const char *weight_name(const char *file)
-{
-    const char *p = file, *last = file;
-
-    for (;;) {
-        size_t n = strcspn(p, "/");
-        char part[256];
-
-        if (n >= sizeof(part))
-            return NULL;
-        memcpy(part, p, n);
-        part[n] = '\0';
-        if (!io_is_component(part))
-            return NULL;
-        last = p;
-        if (!p[n])
-            break;
-        p += n + 1;
-    }
-    return last;
-}
-
-static struct weight_file *open_weights(struct pkg *k, const char *name,
-                                        struct err *e)
-{
-    struct weight_file *f = NULL;
-    char *path = NULL;
-    const char *last = weight_name(name);
-
-    if (!last) {
-        err_set(e, ERR_INPUT,
-                "the weight file '%s' is no name that the "
-                "format allows",
-                name);
-        return NULL;
-    }
-    if (!k->weights_dir) {
-        err_set(e, ERR_INPUT,
-                "a constant lies in '%s', but the package has no weights",
-                name);
-        return NULL;
-    }
-    if (k->n_files == MAX_WEIGHT_FILES) {
-        err_set(e, ERR_UNSUPPORTED, "more than %d weight files",
-                MAX_WEIGHT_FILES);
-        return NULL;
-    }
-    f = mem_zalloc(1, sizeof(*f), e);
-    if (!f)
-        return NULL;
-    f->reader.file.fd = -1;
-    f->package = k;
-    f->name = mem_strdup(name, e);
-    path = io_join(k->weights_dir, last, e);
-    if (!f->name || !path || blob_open(&f->reader, path, e)) {
-        mem_free(f->name);
-        mem_free(f);
-        f = NULL;
-    } else {
-        k->files[k->n_files++] = f;
-    }
-    mem_free(path);
-    return f;
-}
-
-static struct weight_file *find_weights(struct pkg *k, const char *name,
-                                        struct err *e)
-{
-    size_t i;
-
-    for (i = 0; i < k->n_files; i++)
-        if (strcmp(k->files[i]->name, name) == 0)
-            return k->files[i];
-    return open_weights(k, name, e);
-}
-
-/* One mil_data for each (place, type): functions that share a blob share it
- * in the IR too. */
-static const struct mil_data *get_weight(void *cookie, struct mil_program *p,
-                                         const char *file, uint64_t offset,
-                                         const struct mil_type *type,
-                                         struct err *e)
-{
-    struct pkg *k = cookie;
-    struct weight_file *f = find_weights(k, file, e);
-    struct weight **bucket, *w;
-    uint64_t data;
-
-    if (!f)
-        return NULL;
-    bucket = &k->buckets[(offset / BLOB_ALIGN) % N_BUCKETS];
-    if (blob_find(&f->reader, offset, type, &data, e))
-        return NULL;
-    for (w = *bucket; w; w = w->next)
-        if (w->file == f && w->record == offset &&
-            mil_type_equal(&w->d.type, type))
-            return &w->d;
-    w = arena_alloc(&p->arena, 1, sizeof(*w), e);
-    if (!w)
-        return NULL;
-    w->file = f;
-    w->record = offset;
-    w->data = data;
-    w->d.type = *type;
-    w->d.bytes = (uint64_t)mil_type_bytes(type);
-    w->d.read = read_weight;
-    w->d.cookie = w;
-    w->next = *bucket;
-    *bucket = w;
-    return &w->d;
-}
-
 /* A bare model's weights lie in `weights` beside it. */
 static int find_bare(struct pkg *k, struct err *e)
 {
@@ -331,13 +177,13 @@ static int find_bare(struct pkg *k, struct err *e)
 
     k->model_path = mem_strdup(k->path, e);
     if (dir)
-        k->weights_dir = io_join(dir, MANIFEST_WEIGHTS, e);
+        k->weights.dir = io_join(dir, MANIFEST_WEIGHTS, e);
     mem_free(dir);
-    if (!k->model_path || !k->weights_dir)
+    if (!k->model_path || !k->weights.dir)
         return -1;
-    if (!io_is_dir(k->weights_dir)) {
-        mem_free(k->weights_dir);
-        k->weights_dir = NULL;
+    if (!io_is_dir(k->weights.dir)) {
+        mem_free(k->weights.dir);
+        k->weights.dir = NULL;
     }
     return 0;
 }
@@ -350,10 +196,6 @@ static int find_model(struct pkg *k, struct err *e)
 
     if (!io_is_dir(k->path))
         return find_bare(k, e);
-    if (has_suffix(k->path, COMPILED))
-        return err_set(e, ERR_UNSUPPORTED,
-                       "it is a compiled model; pass the " SUFFIX
-                       " that it was made from");
     manifest = io_join(k->path, MANIFEST_NAME, e);
     if (!manifest)
         return -1;
@@ -366,24 +208,37 @@ static int find_model(struct pkg *k, struct err *e)
     if (manifest_read(&m, k->path, e))
         return -1;
     k->model_path = m.model;
-    k->weights_dir = m.weights;
+    k->weights.dir = m.weights;
     return 0;
 }
 
 static int read_model(struct pkg *k, bool raw, struct err *e)
 {
     struct buf model = BUF_INIT;
-    struct codec_options o = { { get_weight, k }, raw };
+    struct codec_options o = { { weight_files_get, &k->weights }, raw };
     int rc = -1;
 
     if (io_read_file(k->model_path, MODEL_MAX_BYTES, &model, e) == 0) {
         k->model_bytes = model.len;
         k->program =
-            codec_decode(buf_text(&model), model.len, &o, &k->description, e);
+            codec_decode(buf_text(&model), model.len, &o, &k->described, e);
         rc = k->program ? 0 : -1;
     }
     buf_release(&model);
     return rc;
+}
+
+/* By what it holds, or else by its name, so that a broken one is named right.
+ */
+static int find_kind(struct pkg *k, struct err *e)
+{
+    char *data = io_join(k->path, COREMLDATA_NAME, e);
+
+    if (!data)
+        return -1;
+    k->compiled = has_suffix(k->path, COMPILED_SUFFIX) || io_exists(data);
+    mem_free(data);
+    return 0;
 }
 
 static struct pkg *open_package(const char *path, bool raw, struct err *e)
@@ -396,7 +251,9 @@ static struct pkg *open_package(const char *path, bool raw, struct err *e)
     while (n > 1 && path[n - 1] == '/')
         n--;
     k->path = mem_strndup(path, n, e);
-    if (!k->path || find_model(k, e) || read_model(k, raw, e)) {
+    if (!k->path || find_kind(k, e) ||
+        (k->compiled ? compiled_read(k, raw, e)
+                     : find_model(k, e) || read_model(k, raw, e))) {
         err_in(e, "cannot read '%s'", path);
         pkg_close(k);
         return NULL;
@@ -427,16 +284,9 @@ const char *pkg_path(const struct pkg *p)
 bool pkg_blob(void *pkg, const struct mil_data *d, const char **file,
               uint64_t *offset)
 {
-    const struct weight *w;
+    const struct pkg *k = pkg;
 
-    if (!d || d->read != read_weight)
-        return false;
-    w = d->cookie;
-    if (w->file->package != pkg)
-        return false;
-    *file = w->file->name;
-    *offset = w->record;
-    return true;
+    return weight_files_place(&k->weights, d, file, offset);
 }
 
 void pkg_sizes(const struct pkg *p, struct pkg_sizes *out)
@@ -445,34 +295,34 @@ void pkg_sizes(const struct pkg *p, struct pkg_sizes *out)
 
     memset(out, 0, sizeof(*out));
     out->model_bytes = p->model_bytes;
-    for (i = 0; i < p->n_files; i++) {
-        out->weights_bytes += p->files[i]->reader.file.size;
-        out->blobs += p->files[i]->reader.count;
+    for (i = 0; i < p->weights.n; i++) {
+        out->weights_bytes += p->weights.files[i]->reader.file.size;
+        out->blobs += p->weights.files[i]->reader.count;
     }
+}
+
+bool pkg_is_compiled(const struct pkg *p)
+{
+    return p->compiled;
 }
 
 int pkg_check_description(const struct pkg *p, struct err *e)
 {
-    if (p->description.code == ERR_OK)
+    const struct err *d = &p->described.difference;
+
+    if (d->code == ERR_OK)
         return 0;
-    return err_set(e, p->description.code, "'%s': %s", p->path,
-                   p->description.text);
+    return err_set(e, d->code, "'%s': %s", p->path, d->text);
 }
 
 void pkg_close(struct pkg *p)
 {
-    size_t i;
-
     if (!p)
         return;
     mil_program_free(p->program);
-    for (i = 0; i < p->n_files; i++) {
-        blob_close(&p->files[i]->reader);
-        mem_free(p->files[i]->name);
-        mem_free(p->files[i]);
-    }
+    weight_files_release(&p->weights);
+    buf_release(&p->described.message);
     mem_free(p->path);
     mem_free(p->model_path);
-    mem_free(p->weights_dir);
     mem_free(p);
 }

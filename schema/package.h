@@ -1,6 +1,6 @@
 /*
- * `.mlpackage` directories and bare `.mlmodel` files: written from and read
- * into the IR.
+ * `.mlpackage` directories, bare `.mlmodel` files and compiled models: written
+ * from (the first) and read into the IR.
  *
  *   NAME.mlpackage/Manifest.json
  *   NAME.mlpackage/Data/com.apple.CoreML/model.mlmodel       protobuf
@@ -43,10 +43,11 @@ int pkg_write(const char *path, const struct mil_program *p,
 
 /* An open package. Large constants read from weight.bin on demand. */
 struct pkg;
-/* `path` is NAME.mlpackage, or a bare NAME.mlmodel with its weights in
- * `weights` beside it. Operations that the op table does not hold are refused
- * by name; programs of the CoreML7 opset are read as CoreML8, which calls
- * their weight decompression by other names. The program is not validated. */
+/* `path` is NAME.mlpackage, a bare NAME.mlmodel with its weights in `weights`
+ * beside it, or NAME.mlmodelc, which is read through its text. Operations that
+ * the op table does not hold are refused by name; programs of the CoreML7 opset
+ * are read as CoreML8, which calls their weight decompression by other names.
+ * The program is not validated. */
 struct pkg *pkg_open(const char *path, struct err *e) ATTR_MUST_USE;
 /* The same, but unknown operations and older forms are kept as foreign ones:
  * to list and print, not to run. */
@@ -62,9 +63,15 @@ struct pkg_sizes {
     uint64_t blobs;
 };
 void pkg_sizes(const struct pkg *p, struct pkg_sizes *out);
+bool pkg_is_compiled(const struct pkg *p);
 /* The description in the file against the program: names, dtypes, shapes,
  * functions, states. ERR_INPUT with the first difference. */
 int pkg_check_description(const struct pkg *p, struct err *e) ATTR_MUST_USE;
+/* Whether two forms of a model, opened in the same way, hold the same program,
+ * description and weights, to the bit; who wrote them does not count.
+ * ERR_MISMATCH with the first difference. */
+int pkg_same(const struct pkg *a, const struct pkg *b,
+             struct err *e) ATTR_MUST_USE;
 void pkg_close(struct pkg *p);
 
 #endif

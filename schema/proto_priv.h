@@ -24,7 +24,20 @@ Pb__ModelDescription *describe_make(struct arena *a,
                                     struct err *e) ATTR_MUST_USE;
 int describe_read(struct mil_program *p, const Pb__ModelDescription *d,
                   struct err *e) ATTR_MUST_USE;
+/* Puts the inputs of each function in the order of the description, states
+ * last, as writers of programs do. */
+void describe_order(struct mil_program *p, const Pb__ModelDescription *d);
 int describe_check(const struct mil_program *p, const Pb__ModelDescription *d,
                    struct err *e) ATTR_MUST_USE;
+
+/* The features of one function, whichever message they stand in. */
+struct describe_lists {
+    size_t n_in, n_out, n_state;
+    Pb__FeatureDescription **in, **out, **state;
+};
+/* False if the description has no function of that name; one without
+ * functions describes any. */
+bool describe_find(const Pb__ModelDescription *d, const char *function,
+                   struct describe_lists *out);
 
 #endif

@@ -96,6 +96,8 @@ void io_out_release(struct io_out *o); /* closes without sync */
 /* A small file in one go, through io_out. */
 int io_write_file(const char *path, const void *p, size_t n,
                   struct err *e) ATTR_MUST_USE;
+/* One more name for an open file; false where that is not possible. */
+bool io_link(const struct io_file *f, const char *to) ATTR_MUST_USE;
 /* Byte-for-byte copy into a new regular file. */
 int io_copy_file(const char *from, const char *to, struct err *e) ATTR_MUST_USE;
 

@@ -137,6 +137,11 @@ static int copy_bytes(const struct io_file *from, struct io_out *to,
     return rc;
 }
 
+bool io_link(const struct io_file *f, const char *to)
+{
+    return linkat(AT_FDCWD, f->path, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0;
+}
+
 int io_copy_file(const char *from, const char *to, struct err *e)
 {
     struct io_file f = IO_FILE_INIT;

@@ -62,11 +62,12 @@ static struct mil_program *decode(const void *p, size_t n, bool raw,
                                   struct err *e)
 {
     struct codec_options o = { { get, NULL }, raw };
-    struct err description = ERR_INIT;
-    struct mil_program *out = codec_decode(p, n, &o, &description, e);
+    struct codec_described d = CODEC_DESCRIBED_INIT;
+    struct mil_program *out = codec_decode(p, n, &o, &d, e);
 
     require((out != NULL) == (e->code == ERR_OK), "result and error", e);
     require(e->code == ERR_OK || e->text[0], "an error without a text", e);
+    buf_release(&d.message);
     return out;
 }
 

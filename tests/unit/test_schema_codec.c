@@ -921,16 +921,20 @@ static void differs(struct made *mk, const char *text)
 {
     size_t n = pb__model__get_packed_size(mk->m);
     uint8_t *bytes = room(mk, n);
-    struct err e = ERR_INIT, d = ERR_INIT;
+    struct codec_described d = CODEC_DESCRIBED_INIT;
+    struct err e = ERR_INIT;
     struct mil_program *p;
 
     pb__model__pack(mk->m, bytes);
     p = codec_decode(bytes, n, NULL, &d, &e);
     cr_assert_not_null(p, "%s", e.text);
     if (text)
-        cr_assert_not_null(strstr(d.text, text), "got: %s", d.text);
+        cr_assert_not_null(strstr(d.difference.text, text), "got: %s",
+                           d.difference.text);
     else
-        cr_assert_eq(d.code, ERR_OK, "%s", d.text);
+        cr_assert_eq(d.difference.code, ERR_OK, "%s", d.difference.text);
+    cr_assert_eq(d.message.len > 0, mk->m->description != NULL);
+    buf_release(&d.message);
     arena_release(&mk->a);
     mil_program_free(p);
 }
@@ -1355,7 +1359,7 @@ Test(codec, mutations)
     for (i = 0; i < 20000; i++) {
         struct codec_options o = { { get_blob, NULL }, i % 2 == 1 };
         size_t n = one.len, k, changes = 1 + ts_random(&seed) % 3;
-        struct err d = ERR_INIT;
+        struct codec_described d = CODEC_DESCRIBED_INIT;
 
         if (i % 5 == 0)
             n = ts_random(&seed) % n;
@@ -1371,6 +1375,7 @@ Test(codec, mutations)
         err_reset(&e);
         q = codec_decode(bytes, n, &o, &d, &e);
         cr_assert_eq(q == NULL, e.code != ERR_OK);
+        buf_release(&d.message);
         decoded += q != NULL;
         if (q && mil_validate(q, &e) == 0) {
             struct blob_writer *w =

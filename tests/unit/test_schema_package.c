@@ -656,8 +656,8 @@ Test(package, other_kinds_of_path)
     err_reset(&e);
     cr_assert_eq(io_mkdir(t_path(dir, "x.mlmodelc"), &e), 0);
     cr_assert_null(pkg_open(t_path(dir, "x.mlmodelc"), &e));
-    cr_assert_not_null(strstr(e.text, "it is a compiled model; pass the "
-                                      ".mlpackage"),
+    cr_assert_not_null(strstr(e.text, "x.mlmodelc/coremldata.bin' does not "
+                                      "exist"),
                        "%s", e.text);
     err_reset(&e);
     cr_assert_null(pkg_open(dir, &e));
