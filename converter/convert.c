@@ -12,51 +12,11 @@
 #include "converter/converter.h"
 #include "converter/importance.h"
 #include "converter/meta.h"
+#include "converter/output_priv.h"
 #include "converter/program_priv.h"
 #include "schema/package.h"
 
 /* ---- before any work ---- */
-
-/* The nearest folder that exists above a path that may not. */
-static char *existing_parent(const char *path, struct err *e)
-{
-    char *p = mem_strdup(path, e);
-
-    while (p && !io_exists(p)) {
-        char *slash = strrchr(p, '/');
-
-        if (!slash) {
-            mem_free(p);
-            return mem_strdup(".", e);
-        }
-        if (slash == p) {
-            slash[1] = '\0';
-            break;
-        }
-        *slash = '\0';
-    }
-    return p;
-}
-
-/* ".." behind a folder that does not exist means nothing yet, and would lead
- * anywhere once its parents are made. */
-static int check_way(const struct cv_job *j, const char *parent, struct err *e)
-{
-    size_t n = strlen(parent);
-    const char *p = j->output;
-
-    if (!strncmp(p, parent, n))
-        p += n;
-    for (; *p; p += strcspn(p, "/")) {
-        p += strspn(p, "/");
-        if (!strncmp(p, "..", 2) && (p[2] == '/' || !p[2]))
-            return err_set(e, ERR_USAGE,
-                           "the output '%s' goes through '..' of a folder "
-                           "that does not exist",
-                           j->output);
-    }
-    return 0;
-}
 
 /* An input file may lie under any of its names in the folder that goes. */
 static int check_inputs(const struct cv_job *j, struct err *e)
@@ -193,11 +153,11 @@ static int check_space(const struct cv_job *j, const char *parent,
 
 static int preflight(const struct cv_job *j, struct err *e)
 {
-    char *parent = existing_parent(j->output, e);
+    char *parent = output_parent(j->output, e);
     int rc = -1;
 
-    if (parent && !check_way(j, parent, e) && !check_apart(j, parent, e) &&
-        !check_output(j, e) &&
+    if (parent && !output_check_way(j->output, parent, e) &&
+        !check_apart(j, parent, e) && !check_output(j, e) &&
         !check_space(j, parent, j->disk_bytes + SPACE_SLACK, e))
         rc = 0;
     mem_free(parent);
