@@ -10,6 +10,7 @@
 #include "converter/base/num.h"
 #include "converter/budget_priv.h"
 #include "converter/converter.h"
+#include "converter/emit_priv.h"
 #include "converter/importance.h"
 #include "converter/meta.h"
 #include "converter/output_priv.h"
@@ -186,26 +187,35 @@ static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
                               .progress_base = base,
                               .progress_total = total };
     struct cv_program prog;
-    struct pkg_written w;
-    char *path;
-    int rc = -1;
+    int rc;
 
     if (log_cancelled(j->opt.log))
         return err_set(e, ERR_CANCELLED, "interrupted");
     if (cv_build_part(j, part, &prog, e))
         return -1;
-    path = mem_printf(e, "%s/%s.mlpackage", dir, part->name);
-    if (path && pkg_write(path, prog.program, &po, &w, e)) {
+    rc = emit_part(j, part, dir, &prog, &po, e);
+    if (rc)
         source_error(j, e);
-    } else if (path && !cv_program_check(path, part, &prog, e)) {
-        part->written_weights = w.weights_bytes;
-        part->written_model = w.model_bytes;
+    else
         cv_program_error(&prog, part);
-        rc = 0;
-    }
-    mem_free(path);
     cv_program_release(&prog);
     return rc;
+}
+
+/* Some file systems know no hard links. */
+static void tell_copies(const struct cv_job *j)
+{
+    uint64_t planned = 0, written = 0;
+
+    for (size_t i = 0; i < j->n_parts; i++) {
+        planned += j->parts[i].compiled_bytes;
+        written += j->parts[i].written_compiled;
+    }
+    if (written > planned + planned / 2)
+        log_warn(j->opt.log,
+                 "the disk of '%s' takes no hard links: weights are stored in "
+                 "both forms",
+                 j->output);
 }
 
 static int write_parts(struct cv_job *j, const char *dir, struct err *e)
@@ -223,6 +233,7 @@ static int write_parts(struct cv_job *j, const char *dir, struct err *e)
         log_debug(j->opt.log, "%s: %" PRIu64 " bytes of weights", p->name,
                   p->written_weights);
     }
+    tell_copies(j);
     return 0;
 }
 

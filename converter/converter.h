@@ -41,6 +41,17 @@ bool cv_method_by_name(const char *name, enum cv_method *out);
 int cv_lut_parse(const char *option, const char *text, struct cv_lut *out,
                  struct err *e) ATTR_MUST_USE;
 
+/* The forms in which each part is written. */
+enum cv_emit {
+    CV_EMIT_COMPILED = 1, /* .mlmodelc: what apps load */
+    CV_EMIT_PACKAGE = 2,  /* .mlpackage: what Python loads */
+    CV_EMIT_BOTH = 3,     /* the weights stored once, where links work */
+};
+/* "both", "mlmodelc", "mlpackage". ERR_USAGE else. */
+int cv_emit_parse(const char *text, enum cv_emit *out,
+                  struct err *e) ATTR_MUST_USE;
+const char *cv_emit_name(enum cv_emit emit);
+
 struct cv_options {
     const char *model;  /* checkpoint directory */
     const char *output; /* NULL: ./anemll-<name>-ctx<N> */
@@ -50,9 +61,10 @@ struct cv_options {
     int chunks;           /* 0: auto */
     int64_t max_chunk_mb; /* for auto, in 10^6 bytes */
     int head_parts;       /* 0: the family's, adjusted to divide */
-    bool strict;          /* refuse fallbacks */
-    bool force; /* replace an existing package of ours; convert experts
-                   above the limit */
+    enum cv_emit emit;
+    bool strict; /* refuse fallbacks */
+    bool force;  /* replace an existing package of ours; convert experts
+                    above the limit */
     uint64_t expert_limit; /* bytes of experts, 8 GB: they are evaluated
                               densely */
     bool tie;              /* tie although the config does not */
@@ -86,13 +98,15 @@ struct cv_part {
     int narrow, wide;      /* widths in use; 0: none */
     uint64_t weight_bytes; /* weight file, as it will be written */
     uint64_t model_bytes;  /* program message, likewise */
-    uint64_t weights;      /* elements of the matrices to palettize */
-    uint64_t expert_bytes; /* matrices of experts, their tables included */
+    uint64_t compiled_bytes; /* compiled form but for its weights; 0: none */
+    uint64_t weights;        /* elements of the matrices to palettize */
+    uint64_t expert_bytes;   /* matrices of experts, their tables included */
     uint64_t largest_blob;
     uint64_t largest_table; /* bytes of one matrix's tables */
     int64_t largest_axis;   /* of any constant */
     /* After conversion, read back from what was written: */
     uint64_t written_weights, written_model;
+    uint64_t written_compiled; /* with weights that could not be linked */
     double sse, sum_sq;        /* palettization error */
     uint64_t palettized;       /* elements with LUT */
     uint64_t fallback_tensors; /* group reduced */

@@ -33,9 +33,12 @@ struct meta {
 /* Reads DIR/meta.yaml; hostile input. Missing required keys are errors. Keys
  * are looked for once each: aliases and cycles cost nothing. */
 int meta_read(const char *dir, struct meta *m, struct err *e) ATTR_MUST_USE;
-/* Path of a part as .mlpackage in DIR: kind and 1-based chunk. By the keys
- * of meta.yaml, else the one file whose name fits. */
+/* Path of a part in DIR, there or not: kind, 1-based chunk, and form. By the
+ * keys of meta.yaml, whose extensions mean nothing (runtimes choose their
+ * own), else the one part whose name fits. */
+enum meta_form { META_COMPILED, META_PACKAGE };
 char *meta_part_path(const char *dir, const struct meta *m, enum cv_kind kind,
-                     int chunk, struct err *e) ATTR_MUST_USE;
+                     int chunk, enum meta_form form,
+                     struct err *e) ATTR_MUST_USE;
 
 #endif

@@ -213,12 +213,32 @@ static int chunk_number(const char *name, bool total)
     return a && b ? (total ? b : a) : 0;
 }
 
+static const char *const ends[] = {
+    [META_COMPILED] = ".mlmodelc", [META_PACKAGE] = ".mlpackage"
+};
+#define N_ENDS (sizeof(ends) / sizeof(ends[0]))
+#define STEM_MAX 260
+
+/* A name without the extension of either form; false if it has none. */
+static bool stem_of(const char *name, char out[STEM_MAX])
+{
+    size_t n;
+
+    snprintf(out, STEM_MAX, "%s", name);
+    n = strlen(out);
+    for (size_t i = 0; i < N_ENDS; i++) {
+        size_t k = strlen(ends[i]);
+
+        if (n > k && !strcmp(out + n - k, ends[i])) {
+            out[n - k] = '\0';
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_part(const char *name, enum cv_kind kind, int chunk)
 {
-    size_t n = strlen(name);
-
-    if (n < 11 || strcmp(name + n - 10, ".mlpackage"))
-        return false;
     switch (kind) {
     case CV_EMBEDDINGS: return strstr(name, "_embeddings") != NULL;
     case CV_HEAD: return strstr(name, "_lm_head") != NULL;
@@ -228,82 +248,69 @@ static bool is_part(const char *name, enum cv_kind kind, int chunk)
     return false;
 }
 
-static char *scan(const char *dir, enum cv_kind kind, int chunk, struct err *e)
+/* The one part of that kind, whatever its forms: into `stem`. */
+static int scan(const char *dir, enum cv_kind kind, int chunk,
+                char stem[STEM_MAX], struct err *e)
 {
     static const char *const what[] = { "_embeddings", "_FFN_PF*_chunk_",
                                         "_lm_head" };
-    char **names, *path = NULL;
-    size_t n, hits = 0, at = 0;
+    char **names, found[STEM_MAX] = "";
+    size_t n, hits = 0;
 
     if (io_list(dir, &names, &n, e))
-        return NULL;
+        return -1;
     for (size_t i = 0; i < n; i++)
-        if (is_part(names[i], kind, chunk)) {
+        if (stem_of(names[i], stem) && is_part(stem, kind, chunk) &&
+            strcmp(stem, found) != 0) {
             hits++;
-            at = i;
+            snprintf(found, sizeof(found), "%s", stem);
         }
-    if (hits == 1)
-        path = io_join(dir, names[at], e);
-    else
-        err_set(e, ERR_INPUT,
-                "'%s' holds %zu files *%s*.mlpackage%s, one is "
-                "needed",
-                dir, hits, what[kind],
-                kind == CV_CHUNK ? " of that chunk" : "");
     io_list_free(names, n);
-    return path;
-}
-
-/* The name in a key without its extension. */
-static void stem_of(const char *key, char out[224])
-{
-    static const char *const ends[] = { ".mlmodelc", ".mlpackage" };
-    size_t n;
-
-    snprintf(out, 224, "%s", key);
-    n = strlen(out);
-    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
-        size_t k = strlen(ends[i]);
-
-        if (n > k && !strcmp(out + n - k, ends[i])) {
-            out[n - k] = '\0';
-            return;
-        }
-    }
+    snprintf(stem, STEM_MAX, "%s", found);
+    if (hits == 1)
+        return 0;
+    return err_set(e, ERR_INPUT,
+                   "'%s' holds %zu files *%s*.mlmodelc or .mlpackage%s, one is "
+                   "needed",
+                   dir, hits, what[kind],
+                   kind == CV_CHUNK ? " of that chunk" : "");
 }
 
 /* The key names the first chunk; a name without a number is that of all. */
-static char *chunk_path(const char *dir, const struct meta *m, const char *stem,
-                        int chunk, struct err *e)
+static int chunk_stem(const struct meta *m, int chunk, char stem[STEM_MAX],
+                      struct err *e)
 {
-    const char *p = strstr(stem, "_chunk_");
+    char *p = strstr(stem, "_chunk_");
     int total = m->num_chunks ? (int)m->num_chunks : 1;
 
-    if (!p)
-        return mem_printf(e, "%s/%s_chunk_%02dof%02d.mlpackage", dir, stem,
-                          chunk, total);
-    if (chunk_number(stem, true) != total || strlen(p) != 13) {
-        err_set(e, ERR_INPUT,
-                "'ffn' is '%s', which names no chunk of %d (_chunk_01of%02d)",
-                m->ffn, total, total);
-        return NULL;
+    if (!p) {
+        p = stem + strlen(stem);
+    } else if (chunk_number(stem, true) != total || strlen(p) != 13) {
+        return err_set(e, ERR_INPUT,
+                       "'ffn' is '%s', which names no chunk of %d "
+                       "(_chunk_01of%02d)",
+                       m->ffn, total, total);
     }
-    return mem_printf(e, "%s/%.*s_chunk_%02dof%02d.mlpackage", dir,
-                      (int)(p - stem), stem, chunk, total);
+    snprintf(p, STEM_MAX - (size_t)(p - stem), "_chunk_%02dof%02d", chunk,
+             total);
+    return 0;
 }
 
 char *meta_part_path(const char *dir, const struct meta *m, enum cv_kind kind,
-                     int chunk, struct err *e)
+                     int chunk, enum meta_form form, struct err *e)
 {
     const char *key = kind == CV_EMBEDDINGS ? m->embeddings
                       : kind == CV_HEAD     ? m->lm_head
                                             : m->ffn;
-    char stem[224];
+    char stem[STEM_MAX];
 
-    if (!key[0])
-        return scan(dir, kind, chunk, e);
-    stem_of(key, stem);
-    if (kind == CV_CHUNK)
-        return chunk_path(dir, m, stem, chunk, e);
-    return mem_printf(e, "%s/%s.mlpackage", dir, stem);
+    if (!key[0]) {
+        if (scan(dir, kind, chunk, stem, e))
+            return NULL;
+    } else {
+        (void)stem_of(key, stem);
+        if (kind == CV_CHUNK && chunk_stem(m, chunk, stem, e))
+            return NULL;
+    }
+    return mem_printf(e, "%s/%s%s", dir, stem, ends[form]);
 }

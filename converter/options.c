@@ -18,6 +18,7 @@ void cv_options_init(struct cv_options *o)
     o->lut_head = (struct cv_lut){ 6, 8, false };
     o->max_chunk_mb = 950;
     o->budget_widths = 1u << 4 | 1u << 6 | 1u << 8;
+    o->emit = CV_EMIT_PACKAGE;
     o->expert_limit = 8000000000;
 }
 
@@ -111,4 +112,33 @@ void cv_quant_text(const struct cv_lut *l, char out[32])
         snprintf(out, 32, "int%d", l->bits);
     else
         snprintf(out, 32, "int%d,%" PRIu64, l->bits, l->group);
+}
+
+static const struct {
+    const char *name;
+    enum cv_emit emit;
+} emits[] = {
+    { "both", CV_EMIT_BOTH },
+    { "mlmodelc", CV_EMIT_COMPILED },
+    { "mlpackage", CV_EMIT_PACKAGE },
+};
+#define N_EMITS (sizeof(emits) / sizeof(emits[0]))
+
+int cv_emit_parse(const char *text, enum cv_emit *out, struct err *e)
+{
+    for (size_t i = 0; i < N_EMITS; i++)
+        if (!strcmp(emits[i].name, text)) {
+            *out = emits[i].emit;
+            return 0;
+        }
+    return err_set(e, ERR_USAGE,
+                   "--emit '%s' is none of both, mlmodelc and mlpackage", text);
+}
+
+const char *cv_emit_name(enum cv_emit emit)
+{
+    for (size_t i = 0; i < N_EMITS; i++)
+        if (emits[i].emit == emit)
+            return emits[i].name;
+    return "none";
 }

@@ -13,6 +13,7 @@
 
 struct package {
     char *dir;
+    unsigned forms;
     struct meta meta;
     struct pkg **files; /* embeddings, chunks, head */
     struct run_model **models;
@@ -45,21 +46,57 @@ static struct run_options part_options(const struct package *p,
     return own;
 }
 
-static int open_file(struct package *p, size_t i, char *path,
+/* The part in the form that apps load, read through its text, if that is
+ * there; if both are, they must be one model, so that what is found of one
+ * holds for the other. */
+static struct pkg *open_forms(struct package *p, const char *compiled,
+                              const char *package, struct err *e)
+{
+    struct pkg *k, *other;
+    int rc = 0;
+
+    if (!io_exists(compiled)) {
+        if (!io_exists(package)) {
+            err_set(e, ERR_INPUT, "neither '%s' nor '%s' exists", compiled,
+                    package);
+            return NULL;
+        }
+        p->forms |= PACKAGE_SOURCE;
+        return pkg_open(package, e);
+    }
+    p->forms |= PACKAGE_COMPILED;
+    k = pkg_open(compiled, e);
+    if (k && io_exists(package)) {
+        p->forms |= PACKAGE_SOURCE;
+        other = pkg_open(package, e);
+        rc = other ? pkg_same(k, other, e) : -1;
+        pkg_close(other);
+    }
+    if (!rc)
+        return k;
+    pkg_close(k);
+    return NULL;
+}
+
+static int open_part(struct package *p, size_t i, enum cv_kind kind,
                      const struct run_options *o, struct err *e)
 {
     struct run_options own = part_options(p, o);
+    char *compiled =
+        meta_part_path(p->dir, &p->meta, kind, (int)i, META_COMPILED, e);
+    char *package = compiled ? meta_part_path(p->dir, &p->meta, kind, (int)i,
+                                              META_PACKAGE, e)
+                             : NULL;
+    struct pkg *k = package ? open_forms(p, compiled, package, e) : NULL;
 
-    if (!path)
-        return -1;
-    p->files[i] = pkg_open(path, e);
+    p->files[i] = k;
     /* What Core ML would refuse must not pass here because we could run it. */
-    if (p->files[i] && !mil_validate(pkg_program(p->files[i]), e) &&
-        !pkg_check_description(p->files[i], e))
-        p->models[i] = run_open(pkg_program(p->files[i]), &own, e);
-    if (!p->models[i])
-        err_in(e, "part '%s'", io_basename(path));
-    mem_free(path);
+    if (k && !mil_validate(pkg_program(k), e) && !pkg_check_description(k, e))
+        p->models[i] = run_open(pkg_program(k), &own, e);
+    if (!p->models[i] && package)
+        err_in(e, "part '%s'", io_basename(k ? pkg_path(k) : package));
+    mem_free(compiled);
+    mem_free(package);
     return p->models[i] ? 0 : -1;
 }
 
@@ -73,16 +110,12 @@ static int open_files(struct package *p, const struct run_options *o,
     p->models = mem_zalloc(p->n, sizeof(*p->models), e);
     if (!p->files || !p->models)
         return -1;
-    if (open_file(p, 0, meta_part_path(p->dir, &p->meta, CV_EMBEDDINGS, 0, e),
-                  o, e))
+    if (open_part(p, 0, CV_EMBEDDINGS, o, e))
         return -1;
     for (size_t i = 1; i <= chunks; i++)
-        if (open_file(p, i,
-                      meta_part_path(p->dir, &p->meta, CV_CHUNK, (int)i, e), o,
-                      e))
+        if (open_part(p, i, CV_CHUNK, o, e))
             return -1;
-    return open_file(p, p->n - 1,
-                     meta_part_path(p->dir, &p->meta, CV_HEAD, 0, e), o, e);
+    return open_part(p, p->n - 1, CV_HEAD, o, e);
 }
 
 static const struct mil_value *named_value(const struct mil_function *f,
@@ -278,6 +311,11 @@ const struct meta *package_meta(const struct package *p)
 int64_t package_vocab(const struct package *p)
 {
     return p->vocab;
+}
+
+unsigned package_forms(const struct package *p)
+{
+    return p->forms;
 }
 
 size_t package_files(const struct package *p)

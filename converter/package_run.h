@@ -11,12 +11,17 @@
 
 struct package;
 /* Opens every part from disk. Ours or not; only meta.yaml's required keys are
- * needed. */
+ * needed. Compiled parts are read as such; where the source form lies beside
+ * one, both must be the same model to the bit (ERR_MISMATCH). */
 struct package *package_open(const char *dir, const struct run_options *o,
                              struct err *e) ATTR_MUST_USE;
 void package_close(struct package *p);
 const struct meta *package_meta(const struct package *p);
 int64_t package_vocab(const struct package *p);
+/* Which forms were found and, where a part has both, compared. */
+#define PACKAGE_COMPILED 1u
+#define PACKAGE_SOURCE 2u
+unsigned package_forms(const struct package *p);
 /* Opened files, for decoding weights: embeddings, chunks in order, head. */
 size_t package_files(const struct package *p);
 const struct pkg *package_file(const struct package *p, size_t i);

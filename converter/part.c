@@ -13,7 +13,7 @@
 #include "converter/program_priv.h"
 #include "models/weights.h"
 #include "schema/codec.h"
-#include "schema/package.h"
+#include "schema/compiled.h"
 
 /* ---- the pass ---- */
 
@@ -392,9 +392,20 @@ static void see_op(struct cv_part *part, const struct mil_function *f,
     }
 }
 
+static int measure_compiled(struct cv_part *part, const struct buf *message,
+                            struct err *e)
+{
+    struct compiled_written w;
+
+    if (compiled_measure(message->data, message->len, part->name, &w, e))
+        return -1;
+    part->compiled_bytes = w.text_bytes + w.other_bytes;
+    return 0;
+}
+
 /* By the very encoder, without a file. */
 static int measure_message(const struct mil_program *p, struct cv_part *part,
-                           struct err *e)
+                           enum cv_emit emit, struct err *e)
 {
     struct blob_writer *w = blob_writer_measuring(e);
     struct buf message = BUF_INIT;
@@ -405,7 +416,8 @@ static int measure_message(const struct mil_program *p, struct cv_part *part,
         !blob_writer_finish(w, &totals, e)) {
         part->weight_bytes = totals.bytes;
         part->model_bytes = message.len;
-        rc = 0;
+        part->compiled_bytes = 0;
+        rc = emit & CV_EMIT_COMPILED ? measure_compiled(part, &message, e) : 0;
     }
     buf_release(&message);
     blob_writer_free(w);
@@ -413,7 +425,7 @@ static int measure_message(const struct mil_program *p, struct cv_part *part,
 }
 
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
-                     struct err *e)
+                     enum cv_emit emit, struct err *e)
 {
     part->weights = part->largest_blob = part->largest_table = 0;
     part->largest_axis = 0;
@@ -440,7 +452,7 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
         if (q->tables.bytes > part->largest_table)
             part->largest_table = q->tables.bytes;
     }
-    return measure_message(p->program, part, e);
+    return measure_message(p->program, part, emit, e);
 }
 
 /* ---- what was written ---- */
@@ -469,13 +481,11 @@ static int count_written(const struct mil_function *f, const struct mil_op *op,
     return 0;
 }
 
-int cv_program_check(const char *path, const struct cv_part *part,
+int cv_program_check(const struct mil_program *p, const struct cv_part *part,
                      const struct cv_program *planned, struct err *e)
 {
-    struct pkg *k = pkg_open(path, e);
-    const struct mil_program *p = k ? pkg_program(k) : NULL;
     uint64_t weights = 0;
-    int rc = p ? 0 : -1;
+    int rc = 0;
 
     for (size_t i = 0; !rc && i < p->n_functions; i++) {
         const struct mil_function *f = p->functions[i];
@@ -491,6 +501,5 @@ int cv_program_check(const char *path, const struct cv_part *part,
                      "%" PRIu64 " weights are palettized in the file, %" PRIu64
                      " were planned",
                      weights, part->weights);
-    pkg_close(k);
-    return rc ? err_in(e, "part '%s'", part->name) : 0;
+    return rc;
 }

@@ -290,7 +290,7 @@ static int size_part(struct cv_job *j, struct cv_part *p, struct err *e)
     j->notes.len = notes;
     if (j->notes.data)
         j->notes.data[notes] = '\0';
-    rc = cv_program_sizes(&prog, p, e);
+    rc = cv_program_sizes(&prog, p, j->opt.emit, e);
     cv_program_release(&prog);
     return rc;
 }
@@ -583,7 +583,9 @@ static int plan_sums(struct cv_job *j, struct err *e)
     for (size_t i = 0; i < j->n_parts; i++) {
         const struct cv_part *p = &j->parts[i];
 
-        j->disk_bytes += p->weight_bytes + p->model_bytes + MANIFEST_BYTES;
+        j->disk_bytes += p->weight_bytes + p->compiled_bytes;
+        if (j->opt.emit & CV_EMIT_PACKAGE)
+            j->disk_bytes += p->model_bytes + MANIFEST_BYTES;
     }
     plan_tables(j);
     plan_limits(j);
@@ -784,10 +786,12 @@ static void part_json(const struct cv_part *p, struct js_writer *w)
         js_w_double(w, "mixed_bits", p->mixed);
     js_w_uint(w, "weight_bytes", p->weight_bytes);
     js_w_uint(w, "model_bytes", p->model_bytes);
+    js_w_uint(w, "compiled_bytes", p->compiled_bytes);
     js_w_uint(w, "largest_blob_bytes", p->largest_blob);
     if (p->written_weights) {
         js_w_uint(w, "written_weight_bytes", p->written_weights);
         js_w_uint(w, "written_model_bytes", p->written_model);
+        js_w_uint(w, "written_compiled_bytes", p->written_compiled);
     }
     if (p->palettized) {
         js_w_uint(w, "palettized_weights", p->palettized);

@@ -19,10 +19,10 @@ int cv_choose_scale(struct cv_job *j, struct err *e) ATTR_MUST_USE;
 /* Fills the planned figures of a part. Bytes of the weight file: an upper
  * bound, exact unless two constants turn out to hold equal bytes. */
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
-                     struct err *e) ATTR_MUST_USE;
-/* Opens a written part and compares bits and weights asked for with those in
- * the file: ERR_MISMATCH. */
-int cv_program_check(const char *path, const struct cv_part *part,
+                     enum cv_emit emit, struct err *e) ATTR_MUST_USE;
+/* Compares bits and weights asked for with those in a written part that was
+ * opened: ERR_MISMATCH. */
+int cv_program_check(const struct mil_program *p, const struct cv_part *part,
                      const struct cv_program *planned,
                      struct err *e) ATTR_MUST_USE;
 /* Palettization error of what was written. */

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "schema/coremldata_priv.h"
+#include "schema/coremldata.h"
 
 static void put_string(struct buf *out, const char *s)
 {

@@ -10,7 +10,7 @@
 #include "converter/base/sha256.h"
 #include "mil/text.h"
 #include "schema/compiled_priv.h"
-#include "schema/coremldata_priv.h"
+#include "schema/coremldata.h"
 #include "schema/proto_priv.h"
 #include "schema/wire_priv.h"
 
@@ -34,6 +34,47 @@ struct compiled {
     struct err *e;
 };
 
+/* ---- what the files hold ---- */
+
+static int put_text(const struct mil_program *p, const struct text_options *at,
+                    struct buf *out, struct err *e)
+{
+    struct text_options to = *at;
+
+    to.sorted = true;
+    to.strict = true;
+    to.build_info = build_info;
+    to.n_build_info = sizeof(build_info) / sizeof(build_info[0]);
+    return text_print(p, &to, out, e);
+}
+
+static int put_data(const struct mil_program *p, const struct buf *description,
+                    struct buf *out, struct err *e)
+{
+    coremldata_put(out, p->spec_version, description->data, description->len,
+                   p->n_functions);
+    return buf_ok(out, e);
+}
+
+static int put_json(const struct mil_program *p, const struct buf *description,
+                    const char *name, struct buf *out, struct err *e)
+{
+    struct arena unpacked = ARENA_INIT;
+    struct wire_memory mem = { &unpacked, e };
+    ProtobufCAllocator alloc = wire_allocator(&mem);
+    Pb__ModelDescription *d =
+        pb__model_description__unpack(&alloc, description->len,
+                                      (const uint8_t *)description->data);
+    int rc = -1;
+
+    if (d)
+        rc = compiled_json(p, d, name, out, e);
+    else
+        err_set(e, ERR_NOMEM, "no memory for the description");
+    arena_release(&unpacked);
+    return rc;
+}
+
 /* ---- small files ---- */
 
 static int write_named(struct compiled *c, const char *dir, const char *name,
@@ -50,17 +91,12 @@ static int write_named(struct compiled *c, const char *dir, const char *name,
 
 static int write_text(struct compiled *c)
 {
-    struct text_options to = { .blob = pkg_blob,
-                               .cookie = (void *)(uintptr_t)c->from,
-                               .sorted = true,
-                               .strict = true,
-                               .build_info = build_info,
-                               .n_build_info =
-                                   sizeof(build_info) / sizeof(build_info[0]) };
+    const struct text_options at = { .blob = pkg_blob,
+                                     .cookie = (void *)(uintptr_t)c->from };
     struct buf b = BUF_INIT;
     int rc = -1;
 
-    if (!text_print(c->from->program, &to, &b, c->e))
+    if (!put_text(c->from->program, &at, &b, c->e))
         rc = write_named(c, c->path, COMPILED_TEXT, &b);
     c->out.text_bytes = b.len;
     buf_release(&b);
@@ -69,34 +105,13 @@ static int write_text(struct compiled *c)
 
 static int write_description(struct compiled *c)
 {
-    const struct mil_program *p = c->from->program;
-    const struct buf *d = &c->from->described.message;
     struct buf b = BUF_INIT;
     int rc = -1;
 
-    coremldata_put(&b, p->spec_version, d->data, d->len, p->n_functions);
-    if (!buf_ok(&b, c->e))
+    if (!put_data(c->from->program, &c->from->described.message, &b, c->e))
         rc = write_named(c, c->path, COREMLDATA_NAME, &b);
     c->out.other_bytes += b.len;
     buf_release(&b);
-    return rc;
-}
-
-static int json_text(struct compiled *c, const char *name, struct buf *b)
-{
-    const struct buf *m = &c->from->described.message;
-    struct arena unpacked = ARENA_INIT;
-    struct wire_memory mem = { &unpacked, c->e };
-    ProtobufCAllocator alloc = wire_allocator(&mem);
-    Pb__ModelDescription *d =
-        pb__model_description__unpack(&alloc, m->len, (const uint8_t *)m->data);
-    int rc = -1;
-
-    if (d)
-        rc = compiled_json(c->from->program, d, name, b, c->e);
-    else
-        err_set(c->e, ERR_NOMEM, "no memory for the description");
-    arena_release(&unpacked);
     return rc;
 }
 
@@ -119,7 +134,9 @@ static int write_json(struct compiled *c)
     struct buf b = BUF_INIT;
     int rc = -1;
 
-    if (!stem(c->from->path, name, c->e) && !json_text(c, name, &b))
+    if (!stem(c->from->path, name, c->e) &&
+        !put_json(c->from->program, &c->from->described.message, name, &b,
+                  c->e))
         rc = write_named(c, c->path, COMPILED_JSON, &b);
     c->out.other_bytes += b.len;
     buf_release(&b);
@@ -297,4 +314,91 @@ int compiled_write(const char *path, const struct pkg *from,
     if (io_remove_tree(path, &ignored))
         err_in(e, "%s", ignored.text);
     return -1;
+}
+
+/* ---- measuring ---- */
+
+/* Behind a constant that has a place and no bytes. */
+struct place {
+    struct mil_data d;
+    const char *file;
+    uint64_t offset;
+};
+
+static int read_nothing(void *cookie, uint64_t offset, void *dst, size_t n,
+                        struct err *e)
+{
+    (void)cookie;
+    (void)offset;
+    (void)dst;
+    (void)n;
+    return err_set(e, ERR_UNSUPPORTED, "a constant that is only measured");
+}
+
+static const struct mil_data *note_place(void *cookie, struct mil_program *p,
+                                         const char *file, uint64_t offset,
+                                         const struct mil_type *type,
+                                         struct err *e)
+{
+    struct place *at = arena_alloc(&p->arena, 1, sizeof(*at), e);
+
+    (void)cookie;
+    if (!at)
+        return NULL;
+    at->d.type = *type;
+    at->d.bytes = (uint64_t)mil_type_bytes(type);
+    at->d.read = read_nothing;
+    at->d.cookie = at;
+    at->offset = offset;
+    at->file = arena_strdup(&p->arena, file, e);
+    return at->file ? &at->d : NULL;
+}
+
+static bool noted_place(void *cookie, const struct mil_data *d,
+                        const char **file, uint64_t *offset)
+{
+    const struct place *at = d->cookie;
+
+    (void)cookie;
+    if (d->read != read_nothing)
+        return false;
+    *file = at->file;
+    *offset = at->offset;
+    return true;
+}
+
+/* 64 of Base64 for the hash and the rest of analytics, but for the name. */
+static void put_analytics(struct buf *out)
+{
+    const uint8_t none[SHA256_BYTES] = { 0 };
+    char hash[BASE64_MAX(SHA256_BYTES)];
+
+    base64(none, sizeof(none), hash);
+    analytics_put(out, hash, "model");
+}
+
+int compiled_measure(const void *message, size_t n, const char *name,
+                     struct compiled_written *out, struct err *e)
+{
+    const struct codec_options o = { { note_place, NULL }, true };
+    const struct text_options at = { .blob = noted_place };
+    struct codec_described d = CODEC_DESCRIBED_INIT;
+    struct mil_program *p = codec_decode(message, n, &o, &d, e);
+    struct buf text = BUF_INIT, other = BUF_INIT;
+    int rc = -1;
+
+    memset(out, 0, sizeof(*out));
+    if (p && !put_text(p, &at, &text, e) &&
+        !put_data(p, &d.message, &other, e) &&
+        !put_json(p, &d.message, name, &other, e)) {
+        put_analytics(&other);
+        rc = buf_ok(&other, e);
+    }
+    out->text_bytes = text.len;
+    out->other_bytes = other.len;
+    buf_release(&text);
+    buf_release(&other);
+    buf_release(&d.message);
+    mil_program_free(p);
+    return rc;
 }

@@ -43,6 +43,11 @@ int compiled_fill(const char *path, const struct pkg *from,
 int compiled_write(const char *path, const struct pkg *from,
                    const struct compiled_options *o,
                    struct compiled_written *out, struct err *e) ATTR_MUST_USE;
+/* What would be written for a program message of a package called `name`,
+ * weights apart: text_bytes and other_bytes. The message stands for itself:
+ * no file is read. */
+int compiled_measure(const void *message, size_t n, const char *name,
+                     struct compiled_written *out, struct err *e) ATTR_MUST_USE;
 /* The key of buildInfo under which this writer gives its version. */
 #define COMPILED_WRITER "anemll-convert-version"
 

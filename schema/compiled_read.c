@@ -6,7 +6,7 @@
 
 #include "mil/text.h"
 #include "schema/compiled_priv.h"
-#include "schema/coremldata_priv.h"
+#include "schema/coremldata.h"
 #include "schema/older_priv.h"
 
 #define TEXT_MAX_BYTES ((uint64_t)1 << 30)

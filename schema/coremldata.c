@@ -1,7 +1,7 @@
 /*
- * coremldata.bin, written and read (coremldata_priv.h).
+ * coremldata.bin, written and read (coremldata.h).
  */
-#include "schema/coremldata_priv.h"
+#include "schema/coremldata.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -16,7 +16,7 @@
 #include "schema/blob.h"
 #include "schema/codec.h"
 #include "schema/compiled_priv.h"
-#include "schema/coremldata_priv.h"
+#include "schema/coremldata.h"
 #include "schema/manifest_priv.h"
 
 #define SUFFIX ".mlpackage"

@@ -12,7 +12,7 @@
 #include "tools/cli.h"
 
 struct args {
-    const char *hf, *output, *prefix, *chunks;
+    const char *hf, *output, *prefix, *chunks, *emit;
     const char *lut, *lut_ffn, *lut_head, *lut_embeddings, *quant, *budget,
         *widths;
     const char *profile, *fp16_scale, *tokens, *calib, *importance, *method;
@@ -129,6 +129,8 @@ static int set_options(const struct args *a, struct cv_options *o,
         return err_set(e, ERR_USAGE,
                        "--profile '%s' is none of f32, fp16 and ane",
                        a->profile);
+    if (a->emit && cv_emit_parse(a->emit, &o->emit, e))
+        return -1;
     return set_chunks(a->chunks, o, e);
 }
 
@@ -205,7 +207,8 @@ static void report(struct cli *c, const struct cv_job *j,
     uint64_t bytes = 0;
 
     for (size_t i = 0; i < j->n_parts; i++)
-        bytes += j->parts[i].written_weights + j->parts[i].written_model;
+        bytes += j->parts[i].written_weights + j->parts[i].written_model +
+                 j->parts[i].written_compiled;
     if (c->json) {
         js_w_init(&w, &out);
         js_w_object(&w, NULL);
@@ -323,6 +326,8 @@ int main(int argc, char **argv)
           "outputs of the LM head (by family)" },
         { "--prefix", NULL, CLI_TEXT, &a.prefix, "NAME",
           "prefix of file names (by family)" },
+        { "--emit", NULL, CLI_TEXT, &a.emit, "FORM",
+          "both, mlmodelc (apps) or mlpackage (Python) (mlpackage)" },
         { "--tie", NULL, CLI_FLAG, &a.tie, NULL,
           "use the embedding as LM head although the config does not" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "Run:" },

@@ -3,6 +3,7 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "converter/base/io.h"
@@ -61,11 +62,49 @@ static void values_json(const struct mil_function *f, const mil_ref *refs,
     js_w_end(w);
 }
 
-static void histogram(const struct mil_function *f, size_t count[MIL_OP_COUNT])
+/* Kinds of operations by name, those that the table does not describe too. */
+struct kinds {
+    struct kind {
+        const char *name;
+        uint64_t count;
+    } * items;
+    size_t n, cap;
+};
+
+static int by_name(const void *a, const void *b)
 {
-    memset(count, 0, MIL_OP_COUNT * sizeof(count[0]));
+    const struct kind *x = a, *y = b;
+
+    return strcmp(x->name, y->name);
+}
+
+static int count_op(struct kinds *k, const char *name, struct err *e)
+{
+    void *items = k->items;
+
+    for (size_t i = 0; i < k->n; i++)
+        if (!strcmp(k->items[i].name, name)) {
+            k->items[i].count++;
+            return 0;
+        }
+    if (mem_grow(&items, &k->cap, k->n, sizeof(*k->items), e))
+        return -1;
+    k->items = items;
+    k->items[k->n++] = (struct kind){ name, 1 };
+    return 0;
+}
+
+/* To be freed by mem_free(k->items). */
+static int count_ops(struct kinds *k, const struct mil_function *f,
+                     struct err *e)
+{
+    memset(k, 0, sizeof(*k));
     for (size_t i = 0; i < f->n_ops; i++)
-        count[f->ops[i].code]++;
+        if (count_op(k, mil_op_type(&f->ops[i]), e))
+            return -1;
+    if (k->n)
+        qsort(k->items, k->n, sizeof(*k->items), by_name);
+    return 0;
 }
 
 /* A constant large enough to be a weight: plain, palettized, or integers. */
@@ -88,7 +127,9 @@ static bool as_weight(const struct mil_function *f, const struct mil_op *op,
     memset(l, 0, sizeof(*l));
     l->name = v->name;
     l->type = &v->type;
-    if (op->code == MIL_OP_const && v->konst && v->konst->data) {
+    /* Short lists of integers are shapes and axes. */
+    if (op->code == MIL_OP_const && v->konst && v->konst->data &&
+        !(mil_dtype_is_int(v->type.dtype) && v->type.rank == 1)) {
         l->bits = (int)mil_dtype_bits(v->type.dtype);
         l->bytes = v->konst->data->bytes;
         return true;
@@ -131,29 +172,33 @@ static void weights_json(const struct mil_function *f, struct js_writer *w)
     js_w_end(w);
 }
 
-static void function_json(const struct mil_function *f, struct js_writer *w)
+static int function_json(const struct mil_function *f, struct js_writer *w,
+                         struct err *e)
 {
-    size_t count[MIL_OP_COUNT];
+    struct kinds k;
+    int rc = count_ops(&k, f, e);
 
     js_w_object(w, NULL);
     js_w_string(w, "name", f->name);
     values_json(f, f->inputs, f->n_inputs, "inputs", MIL_V_INPUT, w);
     values_json(f, f->outputs, f->n_outputs, "outputs", -1, w);
     values_json(f, f->inputs, f->n_inputs, "states", MIL_V_STATE, w);
-    histogram(f, count);
     js_w_object(w, "ops");
-    for (int i = 1; i < MIL_OP_COUNT; i++)
-        if (count[i])
-            js_w_uint(w, mil_op_info((enum mil_opcode)i)->name, count[i]);
+    for (size_t i = 0; i < k.n; i++)
+        js_w_uint(w, k.items[i].name, k.items[i].count);
     js_w_end(w);
     weights_json(f, w);
     js_w_end(w);
+    mem_free(k.items);
+    return rc;
 }
 
-static void pkg_json(const struct pkg *p, struct js_writer *w, const char *key)
+static int pkg_json(const struct pkg *p, struct js_writer *w, const char *key,
+                    struct err *e)
 {
     const struct mil_program *prog = pkg_program(p);
     struct pkg_sizes s;
+    int rc = 0;
 
     pkg_sizes(p, &s);
     js_w_object(w, key);
@@ -161,6 +206,7 @@ static void pkg_json(const struct pkg *p, struct js_writer *w, const char *key)
         js_w_uint(w, "schema", 1);
     js_w_string(w, "kind", "model");
     js_w_string(w, "file", io_basename(pkg_path(p)));
+    js_w_bool(w, "compiled", pkg_is_compiled(p));
     js_w_int(w, "specification_version", prog->spec_version);
     js_w_uint(w, "model_bytes", s.model_bytes);
     js_w_uint(w, "weights_bytes", s.weights_bytes);
@@ -169,16 +215,19 @@ static void pkg_json(const struct pkg *p, struct js_writer *w, const char *key)
         js_w_string(w, prog->metadata[i].key, prog->metadata[i].value);
     js_w_end(w);
     js_w_array(w, "functions", false);
-    for (size_t i = 0; i < prog->n_functions; i++)
-        function_json(prog->functions[i], w);
+    for (size_t i = 0; !rc && i < prog->n_functions; i++)
+        rc = function_json(prog->functions[i], w, e);
     js_w_end(w);
     js_w_end(w);
+    return rc;
 }
 
-static void function_text(const struct mil_function *f, struct buf *out)
+static int function_text(const struct mil_function *f, struct buf *out,
+                         struct err *e)
 {
-    size_t count[MIL_OP_COUNT];
     char t[MIL_TYPE_TEXT_MAX];
+    struct kinds k;
+    int rc = count_ops(&k, f, e);
 
     buf_printf(out, "function %s, opset %s, %zu ops\n", f->name, f->opset,
                f->n_ops);
@@ -195,13 +244,12 @@ static void function_text(const struct mil_function *f, struct buf *out)
         mil_type_text(&v->type, t);
         buf_printf(out, "  output %-24s %s\n", v->name, t);
     }
-    histogram(f, count);
     buf_puts(out, "  ops   ");
-    for (int i = 1; i < MIL_OP_COUNT; i++)
-        if (count[i])
-            buf_printf(out, " %s %zu", mil_op_info((enum mil_opcode)i)->name,
-                       count[i]);
+    for (size_t i = 0; i < k.n; i++)
+        buf_printf(out, " %s %" PRIu64, k.items[i].name, k.items[i].count);
     buf_puts(out, "\n");
+    mem_free(k.items);
+    return rc;
 }
 
 static void weights_text(const struct mil_function *f, struct buf *out)
@@ -223,30 +271,35 @@ static void weights_text(const struct mil_function *f, struct buf *out)
     }
 }
 
-static void pkg_text(const struct pkg *p, bool weights, struct buf *out)
+static int pkg_text(const struct pkg *p, bool weights, struct buf *out,
+                    struct err *e)
 {
     const struct mil_program *prog = pkg_program(p);
     struct pkg_sizes s;
     char a[NUM_TEXT_MAX], b[NUM_TEXT_MAX];
+    int rc = 0;
 
     pkg_sizes(p, &s);
     num_bytes_text(a, s.model_bytes);
     num_bytes_text(b, s.weights_bytes);
-    buf_printf(out,
-               "%s: Core ML program, specification version %d, %s of program, "
-               "%s of weights\n",
-               io_basename(pkg_path(p)), prog->spec_version, a, b);
-    for (size_t i = 0; i < prog->n_functions; i++)
-        function_text(prog->functions[i], out);
+    buf_printf(
+        out,
+        "%s: %sCore ML program, specification version %d, %s of program, "
+        "%s of weights\n",
+        io_basename(pkg_path(p)), pkg_is_compiled(p) ? "compiled " : "",
+        prog->spec_version, a, b);
+    for (size_t i = 0; !rc && i < prog->n_functions; i++)
+        rc = function_text(prog->functions[i], out, e);
     if (weights) {
         buf_puts(out, "weights\n");
         weights_text(prog->functions[0], out);
     }
+    return rc;
 }
 
 static int inspect_model(struct cli *c, const struct args *a, struct err *e)
 {
-    struct pkg *p = pkg_open(a->path, e);
+    struct pkg *p = pkg_open_raw(a->path, e);
     struct buf out = BUF_INIT;
     struct js_writer w;
     int rc = 0;
@@ -257,12 +310,13 @@ static int inspect_model(struct cli *c, const struct args *a, struct err *e)
         rc = print_mil(a, p, e);
     } else if (c->json) {
         js_w_init(&w, &out);
-        pkg_json(p, &w, NULL);
+        rc = pkg_json(p, &w, NULL, e);
         buf_puts(&out, "\n");
     } else {
-        pkg_text(p, true, &out);
+        rc = pkg_text(p, true, &out, e);
     }
-    cli_print(&out);
+    if (!rc)
+        cli_print(&out);
     buf_release(&out);
     pkg_close(p);
     return rc ? cli_fail(c, e) : EXIT_DONE;
@@ -273,9 +327,14 @@ static int inspect_model(struct cli *c, const struct args *a, struct err *e)
 static struct pkg *open_part(const struct args *a, const struct meta *m,
                              enum cv_kind kind, int chunk, struct err *e)
 {
-    char *path = meta_part_path(a->path, m, kind, chunk, e);
-    struct pkg *p = path ? pkg_open(path, e) : NULL;
+    char *path = meta_part_path(a->path, m, kind, chunk, META_COMPILED, e);
+    struct pkg *p;
 
+    if (path && !io_exists(path)) {
+        mem_free(path);
+        path = meta_part_path(a->path, m, kind, chunk, META_PACKAGE, e);
+    }
+    p = path ? pkg_open_raw(path, e) : NULL;
     mem_free(path);
     return p;
 }
@@ -285,7 +344,7 @@ static int inspect_package(struct cli *c, const struct args *a, struct err *e)
     struct buf out = BUF_INIT;
     struct js_writer w;
     struct meta m;
-    int chunks;
+    int chunks, rc = 0;
 
     if (meta_read(a->path, &m, e))
         return cli_fail(c, e);
@@ -314,15 +373,15 @@ static int inspect_package(struct cli *c, const struct args *a, struct err *e)
                                               : CV_CHUNK;
         struct pkg *p = open_part(a, &m, kind, i, e);
 
-        if (!p) {
+        if (p && c->json)
+            rc = pkg_json(p, &w, NULL, e);
+        else if (p)
+            rc = pkg_text(p, false, &out, e);
+        pkg_close(p);
+        if (!p || rc) {
             buf_release(&out);
             return cli_fail(c, e);
         }
-        if (c->json)
-            pkg_json(p, &w, NULL);
-        else
-            pkg_text(p, false, &out);
-        pkg_close(p);
     }
     if (c->json) {
         js_w_end(&w);
@@ -535,10 +594,11 @@ static int run(struct cli *c, const struct args *a)
     char *meta;
     bool package;
 
-    if (ends_with(a->path, ".mlpackage") || ends_with(a->path, ".mlmodel"))
+    if (ends_with(a->path, ".mlpackage") || ends_with(a->path, ".mlmodel") ||
+        ends_with(a->path, ".mlmodelc"))
         return inspect_model(c, a, &e);
     if (a->mil)
-        return cli_usage(c, "--mil takes a .mlpackage or a .mlmodel");
+        return cli_usage(c, "--mil takes a .mlpackage, .mlmodel or .mlmodelc");
     meta = io_join(a->path, "meta.yaml", &e);
     if (!meta)
         return cli_fail(c, &e);
@@ -552,7 +612,7 @@ int main(int argc, char **argv)
     struct args a = { 0 };
     const struct cli_option options[] = {
         { "--mil", NULL, CLI_FLAG, &a.mil, NULL,
-          "the program of a .mlpackage as MIL text" },
+          "the program of one model as MIL text" },
         { "--function", NULL, CLI_TEXT, &a.function, "NAME",
           "with --mil: this function only" },
         { NULL, NULL, CLI_FLAG, NULL, NULL, NULL }
@@ -560,7 +620,8 @@ int main(int argc, char **argv)
     struct cli c = { .tool = "anemll-inspect",
                      .usage = "PATH [options]",
                      .about = "Prints what a checkpoint, a package directory "
-                              "or one .mlpackage is and holds.",
+                              "or one model (.mlpackage, .mlmodel,\n"
+                              ".mlmodelc) is and holds.",
                      .options = options,
                      .max_positional = 1 };
     int code = cli_begin(&c, argc, argv);

@@ -107,7 +107,7 @@ const char *t_gate_part(const struct t_gate *t, const char *dir,
     char *path;
 
     cr_assert_eq(meta_read(t->honest, &m, &err), 0, "%s", err.text);
-    path = meta_part_path(dir, &m, kind, chunk, &err);
+    path = meta_part_path(dir, &m, kind, chunk, META_PACKAGE, &err);
     cr_assert(path, "%s", err.text);
     snprintf(out, sizeof(out), "%s", path);
     mem_free(path);

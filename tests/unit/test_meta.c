@@ -200,10 +200,10 @@ Test(meta, reads_what_it_writes)
               m.hidden_size == 32 && m.num_layers == 2);
     cr_expect(m.lut_embeddings == 0 && m.lut_ffn == 4 && m.lut_lmhead == 6);
     cr_expect(m.prefill_last_token_output && !m.recurrent_state && m.ours);
-    p = meta_part_path("d", &m, CV_CHUNK, 2, &e);
+    p = meta_part_path("d", &m, CV_CHUNK, 2, META_PACKAGE, &e);
     cr_expect_str_eq(p, "d/qwen_FFN_PF_lut4_chunk_02of02.mlpackage");
     mem_free(p);
-    p = meta_part_path("d", &m, CV_HEAD, 0, &e);
+    p = meta_part_path("d", &m, CV_HEAD, 0, META_PACKAGE, &e);
     cr_expect_str_eq(p, "d/qwen_lm_head_lut6.mlpackage");
     mem_free(p);
 }
@@ -462,7 +462,7 @@ static void expect_part(const char *ffn, int64_t chunks, int chunk,
     char *p;
 
     snprintf(m.ffn, sizeof m.ffn, "%s", ffn);
-    p = meta_part_path("d", &m, CV_CHUNK, chunk, &e);
+    p = meta_part_path("d", &m, CV_CHUNK, chunk, META_PACKAGE, &e);
     if (want)
         cr_expect(p && !strcmp(p, want), "%s: %s, %s", ffn, p ? p : "-",
                   e.text);
@@ -497,19 +497,20 @@ Test(meta, parts_by_their_names)
     t_conv_put("d/a_FFN_PF_lut6_chunk_02of02.mlpackage/x", "");
     t_conv_put("d/a_lm_head_lut6.mlpackage/x", "");
     t_conv_put("d/a_lm_head_lut6.mlmodelc/x", "");
-    p = meta_part_path(t_conv_path("d"), &m, CV_CHUNK, 2, &e);
+    p = meta_part_path(t_conv_path("d"), &m, CV_CHUNK, 2, META_PACKAGE, &e);
     cr_assert_not_null(p, "%s", e.text);
     cr_expect(strstr(p, "_chunk_02of02.mlpackage"), "%s", p);
     mem_free(p);
-    p = meta_part_path(t_conv_path("d"), &m, CV_HEAD, 0, &e);
+    p = meta_part_path(t_conv_path("d"), &m, CV_HEAD, 0, META_PACKAGE, &e);
     cr_assert_not_null(p, "%s", e.text);
     mem_free(p);
-    p = meta_part_path(t_conv_path("d"), &m, CV_CHUNK, 3, &e);
+    p = meta_part_path(t_conv_path("d"), &m, CV_CHUNK, 3, META_PACKAGE, &e);
     cr_expect_null(p);
     cr_expect(strstr(e.text, "0 files"), "%s", e.text);
     err_reset(&e);
     t_conv_put("d/b_embeddings_lut4.mlpackage/x", "");
-    p = meta_part_path(t_conv_path("d"), &m, CV_EMBEDDINGS, 0, &e);
+    p = meta_part_path(t_conv_path("d"), &m, CV_EMBEDDINGS, 0, META_PACKAGE,
+                       &e);
     cr_expect_null(p);
     cr_expect(strstr(e.text, "2 files"), "%s", e.text);
 }

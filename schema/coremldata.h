@@ -9,8 +9,8 @@
  *
  * All little-endian, nothing aligned, no checksum.
  */
-#ifndef SCHEMA_COREMLDATA_PRIV_H
-#define SCHEMA_COREMLDATA_PRIV_H
+#ifndef SCHEMA_COREMLDATA_H
+#define SCHEMA_COREMLDATA_H
 
 #include <stdint.h>
 
