@@ -1,6 +1,7 @@
 # What every tool does the same way.
 
-tools="anemll-convert anemll-check anemll-inspect anemll-fixtures"
+tools="anemll-convert anemll-check anemll-inspect anemll-fixtures
+    anemll-compile"
 
 test_help_goes_to_stdout() {
     for t in $tools; do

@@ -63,7 +63,7 @@ test_readme_lists_every_option() {
 }
 test_links_lead_somewhere() {
     for d in README.md CONTRIBUTING.md CHANGELOG.md docs/ARCHITECTURE.md docs/GATE.md \
-        docs/LINT.md docs/RECURRENT.md; do
+        docs/LINT.md docs/RECURRENT.md docs/COMPILED.md; do
         for l in $(grep -o '](\([^)]*\))' "$SRC/$d" | sed 's/](//; s/)//'); do
             case $l in
             http*) ;;
@@ -76,7 +76,7 @@ test_links_lead_somewhere() {
 }
 test_documents_name_files_that_exist() {
     for d in README.md CONTRIBUTING.md docs/ARCHITECTURE.md docs/GATE.md docs/LINT.md \
-        docs/RECURRENT.md; do
+        docs/RECURRENT.md docs/COMPILED.md; do
         for f in $(grep -oE '`[a-z]+/[a-zA-Z0-9_./]+[a-z]`' "$SRC/$d" | tr -d '`'); do
             case $f in build/* | results/*) continue ;; esac
             [ -e "$SRC/$f" ] || fail "$d names '$f', which is not there"
