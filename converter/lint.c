@@ -94,26 +94,16 @@ struct lint_model *lint_next_part(struct lint *l, int *at)
     return NULL;
 }
 
-static const struct mil_value *named(const struct mil_function *f,
-                                     const mil_ref *refs, size_t n,
-                                     const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(mil_value(f, refs[i])->name, name))
-            return mil_value(f, refs[i]);
-    return NULL;
-}
-
 const struct mil_value *lint_input(const struct mil_function *f,
                                    const char *name)
 {
-    return named(f, f->inputs, f->n_inputs, name);
+    return mil_value_among(f, f->inputs, f->n_inputs, name);
 }
 
 const struct mil_value *lint_output(const struct mil_function *f,
                                     const char *name)
 {
-    return named(f, f->outputs, f->n_outputs, name);
+    return mil_value_among(f, f->outputs, f->n_outputs, name);
 }
 
 /* ---- the whole ---- */

@@ -325,11 +325,9 @@ static bool same_values(const struct mil_function *a, const mil_ref *ra,
     if (na != nb)
         return false;
     for (size_t i = 0; i < na; i++) {
-        const struct mil_value *v = mil_value(a, ra[i]), *w = NULL;
+        const struct mil_value *v = mil_value(a, ra[i]);
+        const struct mil_value *w = mil_value_among(b, rb, nb, v->name);
 
-        for (size_t k = 0; k < nb && !w; k++)
-            if (!strcmp(mil_value(b, rb[k])->name, v->name))
-                w = mil_value(b, rb[k]);
         *name = v->name;
         if (!w || w->kind != v->kind || !mil_type_equal(&v->type, &w->type))
             return false;

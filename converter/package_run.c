@@ -118,21 +118,12 @@ static int open_files(struct package *p, const struct run_options *o,
     return open_part(p, p->n - 1, CV_HEAD, o, e);
 }
 
-static const struct mil_value *named_value(const struct mil_function *f,
-                                           const mil_ref *refs, size_t n,
-                                           const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(mil_value(f, refs[i])->name, name))
-            return mil_value(f, refs[i]);
-    return NULL;
-}
-
 /* An input of the contract with its exact shape. */
 static int check_input(const struct mil_function *f, const char *name, int rank,
                        const int64_t *dims, struct err *e)
 {
-    const struct mil_value *v = named_value(f, f->inputs, f->n_inputs, name);
+    const struct mil_value *v =
+        mil_value_among(f, f->inputs, f->n_inputs, name);
     struct mil_type want;
     char a[MIL_TYPE_TEXT_MAX], b[MIL_TYPE_TEXT_MAX];
 
@@ -211,7 +202,7 @@ static int find_per_layer(struct package *p, struct err *e)
 {
     const struct mil_function *f = pkg_program(p->files[0])->functions[0];
     const struct mil_value *v =
-        named_value(f, f->outputs, f->n_outputs, "per_layer_inputs");
+        mil_value_among(f, f->outputs, f->n_outputs, "per_layer_inputs");
 
     if (!v)
         return 0;
@@ -228,7 +219,7 @@ static int check_contract(struct package *p, struct err *e)
     const struct mil_program *head = pkg_program(p->files[p->n - 1]);
     const struct mil_function *f = head->functions[0];
     const struct mil_value *in =
-        named_value(f, f->inputs, f->n_inputs, "hidden_states");
+        mil_value_among(f, f->inputs, f->n_inputs, "hidden_states");
 
     if (!in || in->type.rank != 3 || in->type.dims[2] < 1)
         return err_set(e, ERR_INPUT,

@@ -270,6 +270,11 @@ const struct mil_const *mil_copy_const(struct mil_program *p,
 /* Value by name among inputs and results; 0 if none. Linear: readers that
  * resolve many names keep their own table. */
 mil_ref mil_find_value(const struct mil_function *f, const char *name);
+/* The one called `name` among some (a function's inputs, outputs); NULL if
+ * there is none. */
+const struct mil_value *mil_value_among(const struct mil_function *f,
+                                        const mil_ref *refs, size_t n,
+                                        const char *name);
 
 static inline struct mil_value *mil_value(const struct mil_function *f,
                                           mil_ref r)

@@ -403,6 +403,16 @@ mil_ref mil_find_value(const struct mil_function *f, const char *name)
     return 0;
 }
 
+const struct mil_value *mil_value_among(const struct mil_function *f,
+                                        const mil_ref *refs, size_t n,
+                                        const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(mil_value(f, refs[i])->name, name))
+            return mil_value(f, refs[i]);
+    return NULL;
+}
+
 const struct mil_const *mil_arg_const(const struct mil_function *f,
                                       const struct mil_op *op, int param)
 {

@@ -43,6 +43,16 @@ struct ledger {
 /* For model_arch.needs: declares one tensor. */
 int ledger_need(struct ledger *l, struct err *e, int rank, const uint64_t *dims,
                 const char *fmt, ...) ATTR_PRINTF(5, 6) ATTR_MUST_USE;
+/* Declares tensors "layers.L.NAME" of one layer, of up to three dimensions;
+ * the first failure stays. */
+struct layer_needs {
+    struct ledger *l;
+    struct err *e;
+    int layer;
+    bool failed;
+};
+void layer_need(struct layer_needs *n, const char *name, int rank, int64_t d0,
+                int64_t d1, int64_t d2);
 /* The need declared last may be stored in pieces. */
 void ledger_in_pieces(struct ledger *l, const char *first, const char *second);
 

@@ -51,6 +51,16 @@ int ledger_need(struct ledger *l, struct err *e, int rank, const uint64_t *dims,
     return 0;
 }
 
+void layer_need(struct layer_needs *n, const char *name, int rank, int64_t d0,
+                int64_t d1, int64_t d2)
+{
+    uint64_t dims[3] = { (uint64_t)d0, (uint64_t)d1, (uint64_t)d2 };
+
+    if (!n->failed)
+        n->failed = ledger_need(n->l, n->e, rank, dims, "layers.%d.%s",
+                                n->layer, name) != 0;
+}
+
 void ledger_in_pieces(struct ledger *l, const char *first, const char *second)
 {
     struct need *n = &l->needs[l->n - 1];

@@ -173,27 +173,10 @@ static int refuse_bidirectional(const struct hp_reader *r,
 
 /* ---- kinds of layers ---- */
 
-static int layer_kind(const struct js_node *n, size_t i, uint8_t *out,
-                      struct err *e)
-{
-    char t[HP_CLEAN_MAX];
-    const char *s;
-
-    if (!js_string(n, &s))
-        return err_set(e, ERR_INPUT,
-                       "layer_types[%zu] is %s, a string is needed", i,
-                       js_kind_name(js_kind(n)));
-    if (!strcmp(s, "full_attention"))
-        *out = HP_LAYER_FULL;
-    else if (!strcmp(s, "sliding_attention"))
-        *out = HP_LAYER_SLIDING;
-    else
-        return err_set(e, ERR_UNSUPPORTED,
-                       "layer_types[%zu] is '%s'; full_attention and "
-                       "sliding_attention are computed",
-                       i, hp_clean(t, s));
-    return 0;
-}
+static const struct hp_layer_word kinds[] = {
+    { "full_attention", HP_LAYER_FULL },
+    { "sliding_attention", HP_LAYER_SLIDING },
+};
 
 /* Every `pattern`-th layer is full. */
 static void set_pattern(struct hparams *hp, int64_t pattern)
@@ -225,28 +208,6 @@ static int read_pattern(const struct hp_reader *r, struct hparams *hp,
         return -1;
     set_pattern(hp, t.layers);
     return 0;
-}
-
-/* 1: there are layer_types and they are read. */
-static int read_layer_types(const struct hp_reader *r, struct hparams *hp,
-                            struct err *e)
-{
-    const struct js_node *a = hp_value(r->text, "layer_types"), *n;
-    size_t i = 0;
-
-    if (!a)
-        return 0;
-    if (js_kind(a) != JS_ARRAY)
-        return hp_type_error(a, "layer_types", "an array of strings", e);
-    if (js_count(a) != (uint64_t)hp->layers)
-        return err_set(e, ERR_INPUT,
-                       "'layer_types' has %zu entries, num_hidden_layers is "
-                       "%" PRId64,
-                       js_count(a), hp->layers);
-    for (n = js_first(a); n; n = js_next(n), i++)
-        if (layer_kind(n, i, &hp->layer_kind[i], e))
-            return -1;
-    return 1;
 }
 
 /* The caches of a package presume both kinds. */
@@ -343,7 +304,7 @@ int hp_parse_gemma3(struct hp_reader *r, struct hparams *hp, struct err *e)
     if (hp_read_rows(r, gemma3_rows, COUNT(gemma3_rows), hp, e) ||
         refuse_value(r, hp, "attn_logit_softcapping", e))
         return -1;
-    listed = read_layer_types(r, hp, e);
+    listed = hp_read_layer_types(r, hp, kinds, COUNT(kinds), hp->layer_kind, e);
     if (listed < 0 || (!listed && read_pattern(r, hp, e)) || check_kinds(hp, e))
         return -1;
     hp->global_head_dim = hp->head_dim;
@@ -378,7 +339,8 @@ static int check_names(const struct hp_reader *r, const struct hparams *hp,
 static int read_kinds(const struct hp_reader *r, struct hparams *hp,
                       struct err *e)
 {
-    int listed = read_layer_types(r, hp, e);
+    int listed =
+        hp_read_layer_types(r, hp, kinds, COUNT(kinds), hp->layer_kind, e);
 
     if (listed < 0)
         return -1;

@@ -165,47 +165,18 @@ static int read_interval(const struct hp_reader *r, struct hparams *hp,
     return 0;
 }
 
-static int layer_kind(const struct js_node *n, size_t i, uint8_t *out,
-                      struct err *e)
-{
-    char t[HP_CLEAN_MAX];
-    const char *s;
-
-    if (!js_string(n, &s))
-        return err_set(e, ERR_INPUT,
-                       "layer_types[%zu] is %s, a string is needed", i,
-                       js_kind_name(js_kind(n)));
-    if (!strcmp(s, "full_attention"))
-        *out = HP_LAYER_FULL;
-    else if (!strcmp(s, "linear_attention"))
-        *out = HP_LAYER_LINEAR;
-    else
-        return err_set(e, ERR_UNSUPPORTED,
-                       "layer_types[%zu] is '%s'; full_attention and "
-                       "linear_attention are computed",
-                       i, hp_clean(t, s));
-    return 0;
-}
-
 static int read_layer_types(const struct hp_reader *r, struct hparams *hp,
                             struct err *e)
 {
-    const struct js_node *a = hp_value(r->text, "layer_types"), *n;
-    size_t i = 0;
+    static const struct hp_layer_word words[] = {
+        { "full_attention", HP_LAYER_FULL },
+        { "linear_attention", HP_LAYER_LINEAR },
+    };
+    int listed = hp_read_layer_types(r, hp, words, 2, hp->layer_kind, e);
 
-    if (!a)
-        return read_interval(r, hp, e);
-    if (js_kind(a) != JS_ARRAY)
-        return hp_type_error(a, "layer_types", "an array of strings", e);
-    if (js_count(a) != (uint64_t)hp->layers)
-        return err_set(e, ERR_INPUT,
-                       "'layer_types' has %zu entries, num_hidden_layers is "
-                       "%" PRId64,
-                       js_count(a), hp->layers);
-    for (n = js_first(a); n; n = js_next(n), i++)
-        if (layer_kind(n, i, &hp->layer_kind[i], e))
-            return -1;
-    return 0;
+    if (listed < 0)
+        return -1;
+    return listed ? 0 : read_interval(r, hp, e);
 }
 
 /* The caches and states of a package presume both kinds. */
@@ -294,34 +265,16 @@ int hp_parse_qwen3_5(struct hp_reader *r, struct hparams *hp, struct err *e)
 
 /* ---- tensors ---- */
 
-/* Declares tensors of one layer; the first failure stays. */
-struct layer_needs {
-    struct ledger *l;
-    struct err *e;
-    int layer;
-    bool failed;
-};
-
-static void need(struct layer_needs *n, const char *name, int rank, int64_t d0,
-                 int64_t d1, int64_t d2)
-{
-    uint64_t dims[3] = { (uint64_t)d0, (uint64_t)d1, (uint64_t)d2 };
-
-    if (!n->failed)
-        n->failed = ledger_need(n->l, n->e, rank, dims, "layers.%d.%s",
-                                n->layer, name) != 0;
-}
-
 static void need_full(struct layer_needs *n, const struct hparams *hp)
 {
     int64_t q = hp->heads * hp->head_dim, kv = hp->kv_heads * hp->head_dim;
 
-    need(n, "self_attn.q_proj.weight", 2, 2 * q, hp->hidden, 0);
-    need(n, "self_attn.k_proj.weight", 2, kv, hp->hidden, 0);
-    need(n, "self_attn.v_proj.weight", 2, kv, hp->hidden, 0);
-    need(n, "self_attn.q_norm.weight", 1, hp->head_dim, 0, 0);
-    need(n, "self_attn.k_norm.weight", 1, hp->head_dim, 0, 0);
-    need(n, "self_attn.o_proj.weight", 2, hp->hidden, q, 0);
+    layer_need(n, "self_attn.q_proj.weight", 2, 2 * q, hp->hidden, 0);
+    layer_need(n, "self_attn.k_proj.weight", 2, kv, hp->hidden, 0);
+    layer_need(n, "self_attn.v_proj.weight", 2, kv, hp->hidden, 0);
+    layer_need(n, "self_attn.q_norm.weight", 1, hp->head_dim, 0, 0);
+    layer_need(n, "self_attn.k_norm.weight", 1, hp->head_dim, 0, 0);
+    layer_need(n, "self_attn.o_proj.weight", 2, hp->hidden, q, 0);
 }
 
 static void need_linear(struct layer_needs *n, const struct hparams *hp)
@@ -329,15 +282,15 @@ static void need_linear(struct layer_needs *n, const struct hparams *hp)
     int64_t c = hp_conv_channels(hp), nv = hp->lin_value_heads;
     int64_t v = nv * hp->lin_value_dim;
 
-    need(n, "linear_attn.in_proj_qkv.weight", 2, c, hp->hidden, 0);
-    need(n, "linear_attn.in_proj_z.weight", 2, v, hp->hidden, 0);
-    need(n, "linear_attn.in_proj_b.weight", 2, nv, hp->hidden, 0);
-    need(n, "linear_attn.in_proj_a.weight", 2, nv, hp->hidden, 0);
-    need(n, "linear_attn.conv1d.weight", 3, c, 1, hp->conv_kernel);
-    need(n, "linear_attn.A_log", 1, nv, 0, 0);
-    need(n, "linear_attn.dt_bias", 1, nv, 0, 0);
-    need(n, "linear_attn.norm.weight", 1, hp->lin_value_dim, 0, 0);
-    need(n, "linear_attn.out_proj.weight", 2, hp->hidden, v, 0);
+    layer_need(n, "linear_attn.in_proj_qkv.weight", 2, c, hp->hidden, 0);
+    layer_need(n, "linear_attn.in_proj_z.weight", 2, v, hp->hidden, 0);
+    layer_need(n, "linear_attn.in_proj_b.weight", 2, nv, hp->hidden, 0);
+    layer_need(n, "linear_attn.in_proj_a.weight", 2, nv, hp->hidden, 0);
+    layer_need(n, "linear_attn.conv1d.weight", 3, c, 1, hp->conv_kernel);
+    layer_need(n, "linear_attn.A_log", 1, nv, 0, 0);
+    layer_need(n, "linear_attn.dt_bias", 1, nv, 0, 0);
+    layer_need(n, "linear_attn.norm.weight", 1, hp->lin_value_dim, 0, 0);
+    layer_need(n, "linear_attn.out_proj.weight", 2, hp->hidden, v, 0);
 }
 
 static void need_mlp(struct layer_needs *n, const char *stem, int64_t inner,
@@ -346,26 +299,27 @@ static void need_mlp(struct layer_needs *n, const char *stem, int64_t inner,
     char name[64];
 
     snprintf(name, sizeof name, "%s.gate_proj.weight", stem);
-    need(n, name, 2, inner, hidden, 0);
+    layer_need(n, name, 2, inner, hidden, 0);
     snprintf(name, sizeof name, "%s.up_proj.weight", stem);
-    need(n, name, 2, inner, hidden, 0);
+    layer_need(n, name, 2, inner, hidden, 0);
     snprintf(name, sizeof name, "%s.down_proj.weight", stem);
-    need(n, name, 2, hidden, inner, 0);
+    layer_need(n, name, 2, hidden, inner, 0);
 }
 
 static void need_moe(struct layer_needs *n, const struct hparams *hp)
 {
     int64_t inner = hp->moe_intermediate;
 
-    need(n, "mlp.gate.weight", 2, hp->experts, hp->hidden, 0);
-    need(n, "mlp.experts.gate_up_proj", 3, hp->experts, 2 * inner, hp->hidden);
+    layer_need(n, "mlp.gate.weight", 2, hp->experts, hp->hidden, 0);
+    layer_need(n, "mlp.experts.gate_up_proj", 3, hp->experts, 2 * inner,
+               hp->hidden);
     if (!n->failed)
         ledger_in_pieces(n->l, "gate_proj", "up_proj");
-    need(n, "mlp.experts.down_proj", 3, hp->experts, hp->hidden, inner);
+    layer_need(n, "mlp.experts.down_proj", 3, hp->experts, hp->hidden, inner);
     if (!n->failed)
         ledger_in_pieces(n->l, "down_proj", NULL);
     need_mlp(n, "mlp.shared_expert", hp->shared_intermediate, hp->hidden);
-    need(n, "mlp.shared_expert_gate.weight", 2, 1, hp->hidden, 0);
+    layer_need(n, "mlp.shared_expert_gate.weight", 2, 1, hp->hidden, 0);
 }
 
 static int need_layer(const struct hparams *hp, struct ledger *l, int layer,
@@ -373,12 +327,12 @@ static int need_layer(const struct hparams *hp, struct ledger *l, int layer,
 {
     struct layer_needs n = { .l = l, .e = e, .layer = layer };
 
-    need(&n, "input_layernorm.weight", 1, hp->hidden, 0, 0);
+    layer_need(&n, "input_layernorm.weight", 1, hp->hidden, 0, 0);
     if (hp->layer_kind[layer] == HP_LAYER_LINEAR)
         need_linear(&n, hp);
     else
         need_full(&n, hp);
-    need(&n, "post_attention_layernorm.weight", 1, hp->hidden, 0, 0);
+    layer_need(&n, "post_attention_layernorm.weight", 1, hp->hidden, 0, 0);
     if (hp->experts)
         need_moe(&n, hp);
     else

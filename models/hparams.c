@@ -245,12 +245,38 @@ int hp_read_tie(const struct hp_reader *r, struct hparams *hp,
     return tie_forced(r, hp, e);
 }
 
-int hp_read_full_layers(const struct hp_reader *r, const struct hparams *hp,
-                        struct err *e)
+static int layer_kind(const struct js_node *n, size_t i,
+                      const struct hparams *hp,
+                      const struct hp_layer_word *words, size_t n_words,
+                      uint8_t *kinds, struct err *e)
 {
-    const struct js_node *a = hp_value(r->text, "layer_types"), *n;
     char t[HP_CLEAN_MAX];
     const char *s;
+
+    if (!js_string(n, &s))
+        return err_set(e, ERR_INPUT,
+                       "layer_types[%zu] is %s, a string is needed", i,
+                       js_kind_name(js_kind(n)));
+    for (size_t k = 0; k < n_words; k++)
+        if (!strcmp(s, words[k].word)) {
+            if (kinds)
+                kinds[i] = words[k].kind;
+            return 0;
+        }
+    if (n_words == 1)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "layer_types[%zu] is '%s'; %s is computed with %s only",
+                       i, hp_clean(t, s), hp->arch->name, words[0].word);
+    return err_set(e, ERR_UNSUPPORTED,
+                   "layer_types[%zu] is '%s'; %s and %s are computed", i,
+                   hp_clean(t, s), words[0].word, words[1].word);
+}
+
+int hp_read_layer_types(const struct hp_reader *r, const struct hparams *hp,
+                        const struct hp_layer_word *words, size_t n,
+                        uint8_t *kinds, struct err *e)
+{
+    const struct js_node *a = hp_value(r->text, "layer_types"), *v;
     size_t i = 0;
 
     if (!a)
@@ -262,18 +288,19 @@ int hp_read_full_layers(const struct hp_reader *r, const struct hparams *hp,
                        "'layer_types' has %zu entries, num_hidden_layers is "
                        "%" PRId64,
                        js_count(a), hp->layers);
-    for (n = js_first(a); n; n = js_next(n), i++) {
-        if (!js_string(n, &s))
-            return err_set(e, ERR_INPUT,
-                           "layer_types[%zu] is %s, a string is needed", i,
-                           js_kind_name(js_kind(n)));
-        if (strcmp(s, "full_attention"))
-            return err_set(e, ERR_UNSUPPORTED,
-                           "layer_types[%zu] is '%s'; %s is computed with "
-                           "full_attention only",
-                           i, hp_clean(t, s), hp->arch->name);
-    }
-    return 0;
+    for (v = js_first(a); v; v = js_next(v), i++)
+        if (layer_kind(v, i, hp, words, n, kinds, e))
+            return -1;
+    return 1;
+}
+
+int hp_read_full_layers(const struct hp_reader *r, const struct hparams *hp,
+                        struct err *e)
+{
+    static const struct hp_layer_word full = { "full_attention",
+                                               HP_LAYER_FULL };
+
+    return hp_read_layer_types(r, hp, &full, 1, NULL, e) < 0 ? -1 : 0;
 }
 
 int hp_check_heads(struct hparams *hp, struct err *e)

@@ -66,6 +66,15 @@ const char *hp_clean(char out[HP_CLEAN_MAX], const char *s);
 /* tie_word_embeddings from whichever level carries it. */
 int hp_read_tie(const struct hp_reader *r, struct hparams *hp,
                 bool class_default, struct err *e) ATTR_MUST_USE;
+/* layer_types as kinds (`layers` of them; NULL: only checked): each is one of
+ * n words. 1: read, 0: there are none, -1: an error. */
+struct hp_layer_word {
+    const char *word;
+    uint8_t kind;
+};
+int hp_read_layer_types(const struct hp_reader *r, const struct hparams *hp,
+                        const struct hp_layer_word *words, size_t n,
+                        uint8_t *kinds, struct err *e) ATTR_MUST_USE;
 /* layer_types, where present, must be `layers` times full_attention. */
 int hp_read_full_layers(const struct hp_reader *r, const struct hparams *hp,
                         struct err *e) ATTR_MUST_USE;

@@ -9,33 +9,15 @@
 
 #include "converter/base/num.h"
 
-/* Declares tensors of one layer; the first failure stays. */
-struct layer_needs {
-    struct ledger *l;
-    struct err *e;
-    int layer;
-    bool failed;
-};
-
-static void need(struct layer_needs *n, const char *name, int rank, int64_t d0,
-                 int64_t d1, int64_t d2)
-{
-    uint64_t dims[3] = { (uint64_t)d0, (uint64_t)d1, (uint64_t)d2 };
-
-    if (!n->failed)
-        n->failed = ledger_need(n->l, n->e, rank, dims, "layers.%d.%s",
-                                n->layer, name) != 0;
-}
-
 static void vector(struct layer_needs *n, const char *name, int64_t width)
 {
-    need(n, name, 1, width, 0, 0);
+    layer_need(n, name, 1, width, 0, 0);
 }
 
 static void matrix(struct layer_needs *n, const char *name, int64_t out,
                    int64_t in)
 {
-    need(n, name, 2, out, in, 0);
+    layer_need(n, name, 2, out, in, 0);
 }
 
 /* In a full layer of a model whose values are its keys. */
@@ -83,8 +65,9 @@ static void need_experts(struct layer_needs *n, const struct hparams *hp)
     vector(n, "router.scale", hp->hidden);
     matrix(n, "router.proj.weight", hp->experts, hp->hidden);
     vector(n, "router.per_expert_scale", hp->experts);
-    need(n, "experts.gate_up_proj", 3, hp->experts, 2 * inner, hp->hidden);
-    need(n, "experts.down_proj", 3, hp->experts, hp->hidden, inner);
+    layer_need(n, "experts.gate_up_proj", 3, hp->experts, 2 * inner,
+               hp->hidden);
+    layer_need(n, "experts.down_proj", 3, hp->experts, hp->hidden, inner);
     vector(n, "post_feedforward_layernorm_2.weight", hp->hidden);
 }
 

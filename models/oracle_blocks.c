@@ -4,6 +4,7 @@
  */
 #include "models/oracle_priv.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 #include "converter/base/mem.h"
@@ -41,6 +42,20 @@ void oracle_norm(struct oracle *o, enum norm_form form, const float *x,
     };
 
     par_for(o->par, rows, row_grain(width), norm_rows, &r);
+}
+
+int oracle_head_norm(struct oracle *o, enum norm_form form, int64_t layer,
+                     const char *name, float *x, size_t heads, size_t d,
+                     struct err *e)
+{
+    const float *w =
+        oracle_vector(o, d, e, "layers.%" PRId64 ".self_attn.%s.weight", layer,
+                      name);
+
+    if (!w)
+        return -1;
+    oracle_norm(o, form, x, w, o->n * heads, d, o->hp.rms_eps, x);
+    return 0;
 }
 
 struct pair_rows {

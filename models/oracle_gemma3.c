@@ -116,13 +116,9 @@ static int place_heads(struct oracle *o, int64_t layer, const char *norm,
                        float *x, int64_t heads, struct err *e)
 {
     size_t d = (size_t)o->hp.head_dim, n = (size_t)heads;
-    const float *w =
-        oracle_vector(o, d, e, "layers.%" PRId64 ".self_attn.%s.weight", layer,
-                      norm);
 
-    if (!w)
+    if (oracle_head_norm(o, NORM_CENTRED, layer, norm, x, n, d, e))
         return -1;
-    oracle_norm(o, NORM_CENTRED, x, w, o->n * n, d, o->hp.rms_eps, x);
     oracle_rope(o, slides(o, layer) ? ROPE_SLIDING : ROPE_FULL, ROPE_HALVES, x,
                 n, d);
     return 0;
@@ -189,24 +185,7 @@ static int gemma3_layer(struct oracle *o, int64_t layer, float *x,
 
 static int gemma3_norm(struct oracle *o, float *x, struct err *e)
 {
-    size_t width = (size_t)o->hp.hidden;
-    const float *w = oracle_vector(o, width, e, "norm.weight");
-
-    if (!w)
-        return -1;
-    oracle_norm(o, NORM_CENTRED, x, w, o->n, width, o->hp.rms_eps, x);
-    return 0;
-}
-
-/* Published models do not cap; the class can. */
-static int gemma3_head(struct oracle *o, const float *x, size_t n,
-                       float *logits, struct err *e)
-{
-    if (plain_head(o, x, n, logits, e))
-        return -1;
-    if (o->hp.final_softcap > 0)
-        oracle_softcap(o, logits, n, (size_t)o->hp.vocab, o->hp.final_softcap);
-    return 0;
+    return plain_norm(o, NORM_CENTRED, x, e);
 }
 
 const struct oracle_ops oracle_gemma3 = {
@@ -215,5 +194,5 @@ const struct oracle_ops oracle_gemma3 = {
     .embed = gemma3_embed,
     .layer = gemma3_layer,
     .norm = gemma3_norm,
-    .head = gemma3_head,
+    .head = plain_head,
 };

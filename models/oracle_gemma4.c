@@ -227,19 +227,6 @@ static int gemma4_embed(struct oracle *o, float *x, struct err *e)
 
 /* ---- attention ---- */
 
-static int head_norm(struct oracle *o, int64_t layer, const char *norm,
-                     float *x, size_t heads, size_t d, struct err *e)
-{
-    const float *w =
-        oracle_vector(o, d, e, "layers.%" PRId64 ".self_attn.%s.weight", layer,
-                      norm);
-
-    if (!w)
-        return -1;
-    oracle_norm(o, NORM_PLAIN, x, w, o->n * heads, d, o->hp.rms_eps, x);
-    return 0;
-}
-
 static void rotate(struct oracle *o, int64_t layer, float *x, size_t heads,
                    size_t d)
 {
@@ -263,7 +250,7 @@ static int keys_and_values(struct oracle *o, int64_t layer, const float *h,
         memcpy(v, k, o->n * nkv * sizeof(*v));
     else if (project(o, layer, "self_attn.v_proj", nkv, width, h, v, e))
         return -1;
-    if (head_norm(o, layer, "k_norm", k, n.nkv, n.d, e))
+    if (oracle_head_norm(o, NORM_PLAIN, layer, "k_norm", k, n.nkv, n.d, e))
         return -1;
     rotate(o, layer, k, n.nkv, n.d);
     oracle_norm(o, NORM_UNSCALED, v, NULL, o->n * n.nkv, n.d, o->hp.rms_eps, v);
@@ -287,7 +274,7 @@ static int attend(struct oracle *o, int64_t layer, float *x, struct err *e)
     if (!h || !q || !mix || stream_norm(o, layer, "input_layernorm", x, h, e) ||
         (has_keys(o, layer) && keys_and_values(o, layer, h, e)) ||
         project(o, layer, "self_attn.q_proj", nq, width, h, q, e) ||
-        head_norm(o, layer, "q_norm", q, n.nq, n.d, e))
+        oracle_head_norm(o, NORM_PLAIN, layer, "q_norm", q, n.nq, n.d, e))
         return -1;
     rotate(o, layer, q, n.nq, n.d);
     if (oracle_attention(o, &a, q, mix, e) ||
@@ -434,23 +421,7 @@ static int gemma4_layer(struct oracle *o, int64_t layer, float *x,
 
 static int gemma4_norm(struct oracle *o, float *x, struct err *e)
 {
-    size_t width = (size_t)o->hp.hidden;
-    const float *w = oracle_vector(o, width, e, "norm.weight");
-
-    if (!w)
-        return -1;
-    oracle_norm(o, NORM_PLAIN, x, w, o->n, width, o->hp.rms_eps, x);
-    return 0;
-}
-
-static int gemma4_head(struct oracle *o, const float *x, size_t n,
-                       float *logits, struct err *e)
-{
-    if (plain_head(o, x, n, logits, e))
-        return -1;
-    if (o->hp.final_softcap > 0)
-        oracle_softcap(o, logits, n, (size_t)o->hp.vocab, o->hp.final_softcap);
-    return 0;
+    return plain_norm(o, NORM_PLAIN, x, e);
 }
 
 const struct oracle_ops oracle_gemma4 = {
@@ -459,5 +430,5 @@ const struct oracle_ops oracle_gemma4 = {
     .embed = gemma4_embed,
     .layer = gemma4_layer,
     .norm = gemma4_norm,
-    .head = gemma4_head,
+    .head = plain_head,
 };

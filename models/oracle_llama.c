@@ -24,7 +24,7 @@ static int llama_layer(struct oracle *o, int64_t layer, float *x, struct err *e)
 
 static int llama_norm(struct oracle *o, float *x, struct err *e)
 {
-    return plain_norm(o, &llama, x, e);
+    return plain_norm(o, llama.norm, x, e);
 }
 
 const struct oracle_ops oracle_llama = {

@@ -71,15 +71,9 @@ static int place_heads(struct oracle *o, const struct oracle_plain *p,
 {
     size_t d = (size_t)o->hp.head_dim, n = (size_t)heads;
 
-    if (p->head_norms) {
-        const float *w =
-            oracle_vector(o, d, e, "layers.%" PRId64 ".self_attn.%s.weight",
-                          layer, norm);
-
-        if (!w)
-            return -1;
-        oracle_norm(o, p->head_norm, x, w, o->n * n, d, o->hp.rms_eps, x);
-    }
+    if (p->head_norms &&
+        oracle_head_norm(o, p->head_norm, layer, norm, x, n, d, e))
+        return -1;
     oracle_rope(o, 0, p->pairing, x, n, d);
     return 0;
 }
@@ -151,15 +145,14 @@ int plain_layer(struct oracle *o, const struct oracle_plain *p, int64_t layer,
     return plain_mlp(o, p, layer, x, e);
 }
 
-int plain_norm(struct oracle *o, const struct oracle_plain *p, float *x,
-               struct err *e)
+int plain_norm(struct oracle *o, enum norm_form form, float *x, struct err *e)
 {
     size_t width = (size_t)o->hp.hidden;
     const float *w = oracle_vector(o, width, e, "norm.weight");
 
     if (!w)
         return -1;
-    oracle_norm(o, p->norm, x, w, o->n, width, o->hp.rms_eps, x);
+    oracle_norm(o, form, x, w, o->n, width, o->hp.rms_eps, x);
     return 0;
 }
 
@@ -170,5 +163,9 @@ int plain_head(struct oracle *o, const float *x, size_t n, float *logits,
                             .out = (size_t)o->hp.vocab,
                             .in = (size_t)o->hp.hidden };
 
-    return oracle_linear(o, &w, x, n, logits, e);
+    if (oracle_linear(o, &w, x, n, logits, e))
+        return -1;
+    if (o->hp.final_softcap > 0)
+        oracle_softcap(o, logits, n, (size_t)o->hp.vocab, o->hp.final_softcap);
+    return 0;
 }

@@ -159,6 +159,10 @@ void held_release(struct held_set *h);
 void oracle_norm(struct oracle *o, enum norm_form form, const float *x,
                  const float *w, size_t rows, size_t width, double eps,
                  float *y);
+/* The pass's queries or keys [n, heads, d] under "layers.L.self_attn.NAME". */
+int oracle_head_norm(struct oracle *o, enum norm_form form, int64_t layer,
+                     const char *name, float *x, size_t heads, size_t d,
+                     struct err *e) ATTR_MUST_USE;
 void oracle_add(struct oracle *o, float *x, const float *y, size_t rows,
                 size_t width);
 void oracle_gate(struct oracle *o, enum oracle_act act, float *g,
@@ -252,8 +256,9 @@ int plain_open(struct oracle *o, struct err *e) ATTR_MUST_USE;
 int plain_embed(struct oracle *o, float *x, struct err *e) ATTR_MUST_USE;
 int plain_layer(struct oracle *o, const struct oracle_plain *p, int64_t layer,
                 float *x, struct err *e) ATTR_MUST_USE;
-int plain_norm(struct oracle *o, const struct oracle_plain *p, float *x,
+int plain_norm(struct oracle *o, enum norm_form form, float *x,
                struct err *e) ATTR_MUST_USE;
+/* Capped where hp says so. */
 int plain_head(struct oracle *o, const float *x, size_t n, float *logits,
                struct err *e) ATTR_MUST_USE;
 

@@ -27,7 +27,7 @@ static int qwen3_layer(struct oracle *o, int64_t layer, float *x, struct err *e)
 
 static int qwen3_norm(struct oracle *o, float *x, struct err *e)
 {
-    return plain_norm(o, &qwen3, x, e);
+    return plain_norm(o, qwen3.norm, x, e);
 }
 
 const struct oracle_ops oracle_qwen3 = {

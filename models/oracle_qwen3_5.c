@@ -272,13 +272,9 @@ static int place_heads(struct oracle *o, int64_t layer, const char *norm,
                        float *x, size_t heads, struct err *e)
 {
     size_t d = (size_t)o->hp.head_dim;
-    const float *w =
-        oracle_vector(o, d, e, "layers.%" PRId64 ".self_attn.%s.weight", layer,
-                      norm);
 
-    if (!w)
+    if (oracle_head_norm(o, NORM_CENTRED, layer, norm, x, heads, d, e))
         return -1;
-    oracle_norm(o, NORM_CENTRED, x, w, o->n * heads, d, o->hp.rms_eps, x);
     oracle_rope(o, 0, ROPE_HALVES, x, heads, d);
     return 0;
 }
@@ -581,7 +577,7 @@ static int hybrid_layer(struct oracle *o, int64_t layer, float *x,
 
 static int hybrid_norm(struct oracle *o, float *x, struct err *e)
 {
-    return plain_norm(o, &stream, x, e);
+    return plain_norm(o, stream.norm, x, e);
 }
 
 const struct oracle_ops oracle_qwen3_5 = {

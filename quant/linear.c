@@ -466,16 +466,6 @@ static int load_block(struct qz_linear *l, uint64_t block, struct err *e)
     return 0;
 }
 
-static int check_range(uint64_t offset, size_t n, uint64_t total,
-                       const char *what, struct err *e)
-{
-    if (offset <= total && n <= total - offset)
-        return 0;
-    return err_set(e, ERR_INPUT,
-                   "%zu bytes at %" PRIu64 " of %" PRIu64 " bytes of %s", n,
-                   offset, total, what);
-}
-
 int qz_linear_read_values(struct qz_linear *l, uint64_t offset, void *dst,
                           size_t n, struct err *e)
 {
@@ -483,7 +473,7 @@ int qz_linear_read_values(struct qz_linear *l, uint64_t offset, void *dst,
     uint64_t size = l->block_rows * l->src.cols * (uint64_t)l->bits / 8, len;
     uint8_t *out = dst;
 
-    if (check_range(offset, n, total, "integers", e) || need_work(l, e))
+    if (qz_check_range(offset, n, total, "integers", e) || need_work(l, e))
         return -1;
     if (l->blocks == 1)
         size = total;
@@ -506,8 +496,8 @@ int qz_linear_read_scales(struct qz_linear *l, uint64_t offset, void *dst,
     uint8_t *out = dst;
     size_t i;
 
-    if (check_range(offset, n, qz_linear_scales(l) * sizeof(f16_t), "scales",
-                    e))
+    if (qz_check_range(offset, n, qz_linear_scales(l) * sizeof(f16_t), "scales",
+                       e))
         return -1;
     for (i = 0; i < n; i++) {
         uint64_t at = (offset + i) / 2;

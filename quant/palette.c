@@ -587,8 +587,8 @@ static int load_block(struct qz_palette *p, uint64_t block, struct err *e)
     return 0;
 }
 
-static int check_range(uint64_t offset, size_t n, uint64_t total,
-                       const char *what, struct err *e)
+int qz_check_range(uint64_t offset, size_t n, uint64_t total, const char *what,
+                   struct err *e)
 {
     if (offset <= total && n <= total - offset)
         return 0;
@@ -605,7 +605,7 @@ int qz_palette_read_indices(struct qz_palette *p, uint64_t offset, void *dst,
     uint64_t block, from, len;
     uint8_t *out = dst;
 
-    if (check_range(offset, n, total, "indices", e) || need_work(p, e))
+    if (qz_check_range(offset, n, total, "indices", e) || need_work(p, e))
         return -1;
     /* One block may end inside a byte: the only one, or the last. */
     if (p->blocks == 1)
@@ -630,7 +630,7 @@ int qz_palette_read_tables(struct qz_palette *p, uint64_t offset, void *dst,
     uint8_t *out = dst;
     size_t i;
 
-    if (check_range(offset, n, p->groups * size, "tables", e))
+    if (qz_check_range(offset, n, p->groups * size, "tables", e))
         return -1;
     for (i = 0; i < n; i++) {
         at = offset + i;

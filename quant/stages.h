@@ -51,6 +51,9 @@ bool qz_span_finite(const struct qz_span *span, enum qz_format f);
 void qz_span_join(struct qz_span *span, const struct qz_span *more);
 /* Index of the first NaN or infinity; n if there is none. */
 size_t qz_first_bad(const uint16_t *src, size_t n, enum qz_format f);
+/* Whether n bytes at `offset` lie in the `total` bytes of `what`. */
+int qz_check_range(uint64_t offset, size_t n, uint64_t total, const char *what,
+                   struct err *e);
 /* Adds n values to counts[key + 32768] and to the span. */
 void qz_count(uint32_t *counts, struct qz_span *span, const uint16_t *src,
               size_t n);
