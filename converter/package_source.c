@@ -479,7 +479,7 @@ static int decode_lut(const struct piece *p, uint64_t first, size_t n,
     uint8_t idx[PIECE_ELEMS];
     float table[256];
     size_t lead = (size_t)(first % 8);
-    uint64_t per = p->is.rows / p->is.groups * p->is.cols, loaded = UINT64_MAX;
+    uint64_t per = p->is.rows / p->is.groups * p->is.cols;
     /* Eight elements take whole bytes at any width. */
     uint64_t begin = (first - lead) / 8 * (uint64_t)p->is.bits;
     size_t bytes = ((lead + n) * (size_t)p->is.bits + 7) / 8;
@@ -487,15 +487,14 @@ static int decode_lut(const struct piece *p, uint64_t first, size_t n,
     if (const_read(p->indices, begin, packed, bytes, e))
         return -1;
     qz_unpack(idx, packed, lead, n, p->is.bits);
-    for (size_t i = 0; i < n; i++) {
-        uint64_t g = (first + i) / per;
+    for (size_t i = 0; i < n;) {
+        uint64_t g = (first + i) / per, left = (g + 1) * per - first - i;
+        size_t end = left < n - i ? i + (size_t)left : n;
 
-        if (g != loaded) {
-            if (read_table(p, g, table, e))
-                return -1;
-            loaded = g;
-        }
-        dst[i] = table[idx[i]];
+        if (read_table(p, g, table, e))
+            return -1;
+        for (; i < end; i++)
+            dst[i] = table[idx[i]];
     }
     return 0;
 }
@@ -566,9 +565,15 @@ static int held(const struct piece *p, uint64_t first, uint64_t n, float *dst,
 static int decode(const struct piece *p, uint64_t first, uint64_t n, float *dst,
                   struct err *e)
 {
+    bool folded = p->is.add != 0 || p->is.factor != 1 || p->is.neg_exp;
+    float scale = ldexpf(1, -p->is.scale_exp);
+
     if (held(p, first, n, dst, e))
         return -1;
-    if (p->is.scale_exp || p->is.add != 0 || p->is.factor != 1 || p->is.neg_exp)
+    /* A power of two alone is undone exactly, in float as in double. */
+    for (uint64_t i = 0; i < n && !folded && p->is.scale_exp; i++)
+        dst[i] *= scale;
+    if (folded)
         for (uint64_t i = 0; i < n; i++)
             dst[i] = (float)source_unfold(&p->is, ldexp((double)dst[i],
                                                         -p->is.scale_exp));

@@ -105,9 +105,19 @@ void qz_unpack(uint8_t *indices, const uint8_t *src, size_t first, size_t n,
                int bits)
 {
     unsigned mask = (1u << bits) - 1;
-    size_t i;
+    size_t i = 0;
 
-    for (i = 0; i < n; i++) {
+    /* Eight elements take `bits` whole bytes. */
+    for (; first % 8 == 0 && i + 8 <= n; i += 8) {
+        const uint8_t *p = src + (first + i) / 8 * (size_t)bits;
+        uint64_t v = 0;
+
+        for (int b = 0; b < bits; b++)
+            v |= (uint64_t)p[b] << 8 * b;
+        for (int k = 0; k < 8; k++, v >>= bits)
+            indices[i + (size_t)k] = (uint8_t)(v & mask);
+    }
+    for (; i < n; i++) {
         /* The bit's byte and place, without a product that could wrap. */
         size_t e = first + i, at = e / 8 * (size_t)bits;
         unsigned bit = (unsigned)(e % 8) * (unsigned)bits;
