@@ -192,7 +192,9 @@ static uint64_t keep_bytes(const struct gate *g, bool package)
 }
 
 /* Logits of one oracle that are held at a time. */
-#define ROWS_KEEP 8000000
+#define ROWS_KEEP 6000000
+/* And of the pass by full batches, until the single steps come by. */
+#define PREFILL_KEEP 16000000
 
 static int64_t block_of(int64_t vocab, int64_t batch)
 {
@@ -371,7 +373,7 @@ static int choose_rows(struct gate *g, int64_t n, struct err *e)
         ends += m > 1 && yields(g, m);
         singles += m == 1 && batched;
     }
-    room = 2 * ROWS_KEEP / (g->vocab * (int64_t)sizeof(float)) - ends;
+    room = PREFILL_KEEP / (g->vocab * (int64_t)sizeof(float)) - ends;
     stride = room < 1 ? singles + 1 : (singles + room - 1) / room;
     batched = false;
     for (int64_t p = 0, m; p < n; p += m) {

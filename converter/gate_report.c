@@ -212,7 +212,7 @@ static void noise_text(const struct gate_noise *n, struct buf *out)
     buf_printf(out,
                "  the model itself, with weights moved in the last place: "
                "cosine min %.7f,\n    PSNR min %.1f dB, decided top-1 "
-               "%.2f %%\n",
+               "%.2f %% (limits that were missed are judged by this)\n",
                n->cosine_min, psnr(n->psnr_min),
                100 * n->top1_agreement_decided);
 }
