@@ -19,6 +19,7 @@
 #include "converter/calib.h"
 #include "converter/matrix_priv.h"
 #include "converter/program_priv.h"
+#include "converter/recipe.h"
 #include "quant/allocate.h"
 
 static const int all_widths[] = { 1, 2, 3, 4, 6, 8 };
@@ -27,12 +28,13 @@ static const int all_widths[] = { 1, 2, 3, 4, 6, 8 };
 /* A matrix of the graph. */
 struct source {
     const struct mil_data *data;
-    struct cv_lut asked; /* of its part */
+    struct cv_lut asked; /* of its part, or pinned */
     size_t tensor;
 };
 struct tensor {
     const char *name;
     uint64_t weights;
+    bool pinned; /* its one option is what the recipe says */
     struct qz_choice c;
     double error[QZ_MAX_OPTIONS], energy[QZ_MAX_OPTIONS];
 };
@@ -46,11 +48,16 @@ struct budget {
     uint64_t weights;
 };
 
-struct cv_lut cv_width(const struct cv_job *j, const struct cv_lut *asked,
-                       const char *tensor)
+struct cv_lut cv_width(const struct cv_job *j, const struct cv_part *part,
+                       const char *tensor, bool *pinned)
 {
-    struct cv_lut lut = *asked;
+    const struct cv_lut *rule =
+        recipe_find(j->recipe, &j->ckpt, part->kind, tensor);
+    struct cv_lut lut = part->asked;
 
+    *pinned = rule != NULL;
+    if (rule)
+        return *rule;
     for (size_t i = 0; j->choices && i < j->choices->n; i++)
         if (!strcmp(j->choices->items[i].tensor, tensor))
             lut.bits = j->choices->items[i].bits;
@@ -59,8 +66,8 @@ struct cv_lut cv_width(const struct cv_job *j, const struct cv_lut *asked,
 
 /* ---- what there is ---- */
 
-static int add_tensor(struct budget *b, const char *name, size_t *at,
-                      struct err *e)
+static int add_tensor(struct budget *b, const char *name, bool pinned,
+                      size_t *at, struct err *e)
 {
     for (*at = 0; *at < b->n_tensors; ++*at)
         if (!strcmp(b->tensors[*at].name, name))
@@ -70,7 +77,8 @@ static int add_tensor(struct budget *b, const char *name, size_t *at,
         return -1;
     memset(&b->tensors[b->n_tensors], 0, sizeof(*b->tensors));
     b->tensors[b->n_tensors].name = name;
-    b->tensors[b->n_tensors++].c.n = b->n_widths;
+    b->tensors[b->n_tensors].pinned = pinned;
+    b->tensors[b->n_tensors++].c.n = pinned ? 1 : b->n_widths;
     return 0;
 }
 
@@ -83,7 +91,7 @@ static int add_source(struct budget *b, const struct cv_matrix *m,
         if (b->sources[i].data == m->source)
             return 0;
     if (mem_grow((void **)&b->sources, &b->cap, b->n, sizeof(s), e) ||
-        add_tensor(b, m->source->origin->tensor, &s.tensor, e))
+        add_tensor(b, m->source->origin->tensor, m->pinned, &s.tensor, e))
         return -1;
     b->tensors[s.tensor].weights += m->rows.rows * m->rows.cols;
     b->weights += m->rows.rows * m->rows.cols;
@@ -91,29 +99,49 @@ static int add_source(struct budget *b, const struct cv_matrix *m,
     return 0;
 }
 
+/* fp16 by the recipe: it counts, and there is nothing to choose. */
+static int add_kept(struct budget *b, const struct mil_data *d, struct err *e)
+{
+    size_t at;
+
+    if (add_tensor(b, d->origin->tensor, true, &at, e))
+        return -1;
+    b->tensors[at].weights += d->bytes / 2;
+    b->tensors[at].c.size[0] += 8 * d->bytes;
+    b->weights += d->bytes / 2;
+    return 0;
+}
+
+static int gather_part(struct budget *b, struct cv_part *part, struct err *e)
+{
+    struct cv_program p;
+    int rc = 0;
+
+    if (cv_build_part(b->j, part, &p, e))
+        return -1;
+    for (size_t k = 0; !rc && k < p.matrices->n; k++)
+        rc = add_source(b, p.matrices->items[k], e);
+    for (size_t k = 0; !rc && k < p.matrices->n_kept; k++)
+        if (p.matrices->kept[k].pinned)
+            rc = add_kept(b, p.matrices->kept[k].source, e);
+    cv_program_release(&p);
+    return rc;
+}
+
 static int gather(struct budget *b, struct err *e)
 {
-    size_t notes = b->j->notes.len;
+    size_t notes = b->j->notes.len, open = 0;
 
-    for (size_t i = 0; i < b->j->n_parts; i++) {
-        struct cv_part *part = &b->j->parts[i];
-        struct cv_program p;
-        int rc = 0;
-
-        if (part->kind == CV_EMBEDDINGS || !part->lut.bits)
-            continue;
-        if (cv_build_part(b->j, part, &p, e))
+    for (size_t i = 0; i < b->j->n_parts; i++)
+        if (b->j->parts[i].kind != CV_EMBEDDINGS &&
+            gather_part(b, &b->j->parts[i], e))
             return -1;
-        for (size_t k = 0; !rc && k < p.matrices->n; k++)
-            rc = add_source(b, p.matrices->items[k], e);
-        cv_program_release(&p);
-        if (rc)
-            return -1;
-    }
     b->j->notes.len = notes; /* told when the parts are written */
     if (b->j->notes.data)
         b->j->notes.data[notes] = '\0';
-    return b->n ? 0
+    for (size_t i = 0; i < b->n_tensors; i++)
+        open += !b->tensors[i].pinned;
+    return open ? 0
                 : err_set(e, ERR_USAGE,
                           "--budget: nothing is palettized that could have "
                           "other widths");
@@ -148,7 +176,8 @@ static int try_width(struct budget *b, const struct source *s, int w,
     struct cv_matrix *m;
     int rc = 0;
 
-    lut.bits = b->widths[w];
+    if (!t->pinned)
+        lut.bits = b->widths[w];
     m = cv_matrix_for(b->j, &part, &ms, s->data->origin->tensor, s->data, &lut,
                       e);
     b->j->notes.len = notes;
@@ -175,8 +204,9 @@ static int measure_all(struct budget *b, bool measure, struct err *e)
             return err_set(e, ERR_CANCELLED, "interrupted");
         if (measure)
             log_progress(b->j->opt.log, "budget", i, b->n, "matrices");
-        for (int w = 0; w < b->n_widths; w++)
-            if (try_width(b, &b->sources[i], w, measure, e))
+        for (int w = 0; w < b->tensors[b->sources[i].tensor].c.n; w++)
+            if (!(measure && b->tensors[b->sources[i].tensor].pinned) &&
+                try_width(b, &b->sources[i], w, measure, e))
                 return -1;
     }
     return 0;
@@ -186,20 +216,28 @@ static int measure_all(struct budget *b, bool measure, struct err *e)
 static int check_budget(const struct budget *b, struct err *e)
 {
     double least = 0, most = 0;
+    size_t pinned = 0;
+    char rest[64] = "";
 
     for (size_t i = 0; i < b->n_tensors; i++) {
-        least += (double)b->tensors[i].c.size[0];
-        most += (double)b->tensors[i].c.size[b->n_widths - 1];
+        const struct qz_choice *c = &b->tensors[i].c;
+
+        least += (double)c->size[0];
+        most += (double)c->size[c->n - 1];
+        pinned += b->tensors[i].pinned;
     }
     least /= (double)b->weights;
     most /= (double)b->weights;
     if (b->j->opt.budget >= least && b->j->opt.budget <= most)
         return 0;
+    if (pinned)
+        snprintf(rest, sizeof(rest), " and %zu tensors pinned by the recipe",
+                 pinned);
     return err_set(e, ERR_USAGE,
-                   "--budget %g: with widths of %d to %d bits this model takes "
-                   "%.3f to %.3f bits per weight, tables included",
+                   "--budget %g: with widths of %d to %d bits%s this model "
+                   "takes %.3f to %.3f bits per weight, tables included",
                    b->j->opt.budget, b->widths[0], b->widths[b->n_widths - 1],
-                   least, most);
+                   rest, least, most);
 }
 
 /* The checkpoint's weights, but one tensor at another width. */
@@ -280,6 +318,8 @@ static int measure_losses(struct budget *b, struct err *e)
         double kl;
 
         log_progress(b->j->opt.log, "losses", i, b->n_tensors, "tensors");
+        if (t->pinned)
+            continue;
         if (divergence_of(b, i, &kl, e))
             return err_in(e, "tensor '%s'", t->name);
         if (t->c.damage[0] > 0)
@@ -294,7 +334,7 @@ static void set_damage(struct budget *b)
     for (size_t i = 0; i < b->n_tensors; i++) {
         struct tensor *t = &b->tensors[i];
 
-        for (int w = 0; w < b->n_widths; w++)
+        for (int w = 0; w < t->c.n; w++)
             t->c.damage[w] = t->energy[w] > 0 ? t->error[w] / t->energy[w] : 0;
     }
 }
@@ -303,7 +343,7 @@ static int choose(struct budget *b, struct err *e)
 {
     struct qz_choice *c = mem_alloc(b->n_tensors, sizeof(*c), e);
     double bits = b->j->opt.budget * (double)b->weights, size = 0, bound = 0;
-    int count[WIDTHS] = { 0 }, rc;
+    int count[WIDTHS] = { 0 }, pinned = 0, rc;
 
     if (!c)
         return -1;
@@ -313,6 +353,10 @@ static int choose(struct budget *b, struct err *e)
     for (size_t i = 0; !rc && i < b->n_tensors; i++) {
         struct cv_choice *ch;
 
+        size += (double)c[i].size[c[i].chosen];
+        pinned += b->tensors[i].pinned;
+        if (b->tensors[i].pinned)
+            continue;
         rc = mem_grow((void **)&b->j->choices->items, &b->j->choices->cap,
                       b->j->choices->n, sizeof(*ch), e);
         if (rc)
@@ -321,7 +365,6 @@ static int choose(struct budget *b, struct err *e)
         snprintf(ch->tensor, sizeof(ch->tensor), "%s", b->tensors[i].name);
         ch->bits = b->widths[c[i].chosen];
         count[c[i].chosen]++;
-        size += (double)c[i].size[c[i].chosen];
     }
     mem_free(c);
     if (rc)
@@ -331,6 +374,8 @@ static int choose(struct budget *b, struct err *e)
     for (int w = 0; w < b->n_widths; w++)
         buf_printf(&b->j->notes, ", %d tensors of %d bits", count[w],
                    b->widths[w]);
+    if (pinned)
+        buf_printf(&b->j->notes, ", %d pinned by the recipe", pinned);
     buf_puts(&b->j->notes, "\n");
     return 0;
 }

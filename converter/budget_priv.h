@@ -15,9 +15,10 @@ struct cv_choices {
     struct cv_choice *items;
     size_t n, cap;
 };
-/* What a part's option and the choices make of a tensor. */
-struct cv_lut cv_width(const struct cv_job *j, const struct cv_lut *asked,
-                       const char *tensor);
+/* What recipe, choices and the part's option, in this order, make of a
+ * tensor. */
+struct cv_lut cv_width(const struct cv_job *j, const struct cv_part *part,
+                       const char *tensor, bool *pinned);
 /* Measures every matrix at every width and chooses; then plans anew. */
 int cv_choose_widths(struct cv_job *j, struct err *e) ATTR_MUST_USE;
 /* plan.c: parts, names and sizes for the widths chosen. */

@@ -22,7 +22,8 @@
 /* An input file may lie under any of its names in the folder that goes. */
 static int check_inputs(const struct cv_job *j, struct err *e)
 {
-    const char *more[] = { j->opt.tokens, j->opt.calib, j->opt.importance };
+    const char *more[] = { j->opt.tokens, j->opt.calib, j->opt.importance,
+                           j->opt.recipe };
     char **names = NULL;
     size_t n;
     int rc = io_list(j->opt.model, &names, &n, e);

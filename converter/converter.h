@@ -76,6 +76,7 @@ struct cv_options {
     unsigned budget_widths; /* bit b: b bits may be used */
     bool gptq;              /* error feedback; needs calib */
     const char *importance; /* safetensors: what each weight counts for; NULL */
+    const char *recipe;     /* YAML: rules for single matrices; NULL */
     const struct log *log;
     struct par *par;
 };
@@ -91,13 +92,19 @@ struct cv_part {
     enum cv_kind kind;
     int chunk; /* 1-based, for CV_CHUNK */
     int64_t first_layer, n_layers;
-    char name[160];        /* "qwen_FFN_PF_lut6_chunk_01of02" */
-    struct cv_lut lut;     /* the narrowest, if widths differ */
-    double mixed;          /* bits per weight, tables included, if they do; 0 */
-    uint64_t stored_bits;  /* of the matrices, tables included */
-    int narrow, wide;      /* widths in use; 0: none */
-    uint64_t weight_bytes; /* weight file, as it will be written */
-    uint64_t model_bytes;  /* program message, likewise */
+    char name[160];      /* "qwen_FFN_PF_lut6_chunk_01of02" */
+    struct cv_lut asked; /* by the options */
+    /* What names and meta.yaml say: the narrowest tables in use; where there
+     * are none, the narrowest integers. */
+    struct cv_lut lut;
+    double mixed;         /* bits per weight, tables included, where matrices
+                             are stored in several forms; else 0 */
+    uint64_t stored_bits; /* of the matrices, tables included, fp16 too */
+    uint64_t stored;      /* elements likewise */
+    struct cv_lut tables, integers; /* the narrowest; bits 0: none */
+    unsigned forms; /* in use: bit 0 fp16, bit b tables, bit 16 + b integers */
+    uint64_t weight_bytes;   /* weight file, as it will be written */
+    uint64_t model_bytes;    /* program message, likewise */
     uint64_t compiled_bytes; /* compiled form but for its weights; 0: none */
     uint64_t weights;        /* elements of the matrices to palettize */
     uint64_t expert_bytes;   /* matrices of experts, their tables included */
@@ -117,6 +124,7 @@ struct cv_job {
     struct cv_options opt;
     struct ckpt ckpt;
     struct cv_choices *choices; /* widths under a budget; NULL: none */
+    struct recipe *recipe;      /* NULL: none */
     struct weights *weights;
     struct calib *calib;           /* NULL: none */
     struct importance *importance; /* NULL: weights count alike */

@@ -148,8 +148,9 @@ static void check_bits(struct lint *l, const struct lint_model *m)
     bool linear;
 
     widths(pkg_program(m->pkg), &is, &linear);
-    /* The narrowest of all chunks is named; one alone may have none of it. */
-    if (said > 0 && is > said && lint_meta_node(l, mixed[part]))
+    /* The narrowest of all chunks is named; one alone may have none of it, or
+     * no tables at all. */
+    if (said > 0 && (is > said || !is) && lint_meta_node(l, mixed[part]))
         return;
     if (said < 0 || said == is || (linear && l->meta.linear_weights))
         return;

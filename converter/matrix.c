@@ -353,6 +353,19 @@ struct cv_matrix *cv_matrix_for(struct cv_job *j, struct cv_part *part,
     return m;
 }
 
+int cv_matrix_keep(struct cv_matrices *ms, const struct mil_data *d,
+                   bool pinned, struct err *e)
+{
+    for (size_t i = 0; i < ms->n_kept; i++)
+        if (ms->kept[i].source == d)
+            return 0;
+    if (mem_grow((void **)&ms->kept, &ms->cap_kept, ms->n_kept,
+                 sizeof(*ms->kept), e))
+        return -1;
+    ms->kept[ms->n_kept++] = (struct cv_kept){ d, pinned };
+    return 0;
+}
+
 void cv_matrices_clear(struct cv_matrices *ms)
 {
     for (size_t i = 0; i < ms->n; i++) {
@@ -360,6 +373,7 @@ void cv_matrices_clear(struct cv_matrices *ms)
         mem_free(ms->items[i]);
     }
     mem_free(ms->items);
+    mem_free(ms->kept);
     memset(ms, 0, sizeof(*ms));
 }
 

@@ -18,6 +18,7 @@ struct cv_matrix {
     const char *name;    /* of the constant in the program */
     struct cv_lut asked; /* with the group as it was asked for */
     struct cv_lut lut;   /* as it is stored */
+    bool pinned;         /* by a recipe */
     enum cv_method method;
     struct cv_job *job;
     struct qz_source rows;
@@ -26,9 +27,16 @@ struct cv_matrix {
     struct qz_stats stats;           /* once everything was read */
     struct mil_data indices, tables; /* or integers and scales */
 };
+/* A matrix that stays fp16: by its part's option, or by a recipe. */
+struct cv_kept {
+    const struct mil_data *source;
+    bool pinned;
+};
 struct cv_matrices {
     struct cv_matrix **items;
     size_t n, cap;
+    struct cv_kept *kept;
+    size_t n_kept, cap_kept;
 };
 
 /* Of the matrices of one role. */
@@ -40,6 +48,8 @@ struct cv_matrix *cv_matrix_for(struct cv_job *j, struct cv_part *part,
                                 const struct mil_data *d,
                                 const struct cv_lut *lut,
                                 struct err *e) ATTR_MUST_USE;
+int cv_matrix_keep(struct cv_matrices *ms, const struct mil_data *d,
+                   bool pinned, struct err *e) ATTR_MUST_USE;
 void cv_matrices_clear(struct cv_matrices *ms); /* the content */
 void cv_matrices_free(struct cv_matrices *ms);
 

@@ -53,6 +53,7 @@ static int palettize_op(struct cv_job *j, struct cv_part *part,
     const char *name;
     struct cv_lut lut;
     struct cv_matrix *m;
+    bool pinned;
 
     if (op->code != MIL_OP_const)
         return 0;
@@ -60,12 +61,13 @@ static int palettize_op(struct cv_job *j, struct cv_part *part,
     name = mil_value(f, op->outs[0])->name;
     if (!c || !c->data || c->data->role != stored_role(part->kind))
         return 0;
-    lut = cv_width(j, &part->lut, c->data->origin->tensor);
+    lut = cv_width(j, part, c->data->origin->tensor, &pinned);
     if (!lut.bits)
-        return 0;
+        return cv_matrix_keep(ms, c->data, pinned, e);
     m = cv_matrix_for(j, part, ms, name, c->data, &lut, e);
     if (!m)
         return -1;
+    m->pinned = pinned;
     op->code = lut.linear ? MIL_OP_constexpr_blockwise_shift_scale
                           : MIL_OP_constexpr_lut_to_dense;
     info = mil_op_info(op->code);
@@ -424,14 +426,21 @@ static int measure_message(const struct mil_program *p, struct cv_part *part,
     return rc;
 }
 
+void cv_keep_narrowest(struct cv_lut *least, const struct cv_lut *l)
+{
+    if (l->bits && (!least->bits || l->bits < least->bits))
+        *least = *l;
+}
+
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
                      enum cv_emit emit, struct err *e)
 {
     part->weights = part->largest_blob = part->largest_table = 0;
     part->largest_axis = 0;
     part->expert_bytes = 0;
-    part->stored_bits = 0;
-    part->narrow = part->wide = 0;
+    part->stored_bits = part->stored = 0;
+    part->tables = part->integers = (struct cv_lut){ 0 };
+    part->forms = 0;
     for (size_t i = 0; i < p->program->n_functions; i++) {
         const struct mil_function *f = p->program->functions[i];
 
@@ -443,14 +452,21 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
 
         part->weights += (uint64_t)mil_type_elems(&q->indices.type);
         part->stored_bits += 8 * (q->indices.bytes + q->tables.bytes);
-        if (!part->narrow || q->lut.bits < part->narrow)
-            part->narrow = q->lut.bits;
-        if (q->lut.bits > part->wide)
-            part->wide = q->lut.bits;
+        part->forms |= 1u << (q->lut.linear ? 16 + q->lut.bits : q->lut.bits);
+        cv_keep_narrowest(q->lut.linear ? &part->integers : &part->tables,
+                          &q->asked);
         if (is_expert(q->source))
             part->expert_bytes += q->indices.bytes + q->tables.bytes;
         if (q->tables.bytes > part->largest_table)
             part->largest_table = q->tables.bytes;
+    }
+    part->stored = part->weights;
+    for (size_t i = 0; i < p->matrices->n_kept; i++) {
+        const struct mil_data *d = p->matrices->kept[i].source;
+
+        part->stored += d->bytes / 2;
+        part->stored_bits += 8 * d->bytes;
+        part->forms |= 1;
     }
     return measure_message(p->program, part, emit, e);
 }

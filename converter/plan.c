@@ -16,6 +16,7 @@
 #include "converter/importance.h"
 #include "converter/meta.h"
 #include "converter/program_priv.h"
+#include "converter/recipe.h"
 #include "models/fp16_range.h"
 #include "models/parts_gdn.h"
 #include "models/weights.h"
@@ -262,19 +263,19 @@ static void fill_parts(struct cv_job *j)
 
     memset(p, 0, j->n_parts * sizeof(*p));
     p->kind = CV_EMBEDDINGS;
-    p->lut = j->opt.lut_embeddings;
+    p->lut = p->asked = j->opt.lut_embeddings;
     name_part(j, p++);
     for (int c = 0; c < j->chunks; c++, p++) {
         p->kind = CV_CHUNK;
         p->chunk = c + 1;
-        p->lut = j->opt.lut_ffn;
+        p->lut = p->asked = j->opt.lut_ffn;
         p->first_layer = first;
         p->n_layers = layers / j->chunks + (c < layers % j->chunks);
         first += p->n_layers;
         name_part(j, p);
     }
     p->kind = CV_HEAD;
-    p->lut = j->opt.lut_head;
+    p->lut = p->asked = j->opt.lut_head;
     name_part(j, p);
 }
 
@@ -321,31 +322,38 @@ static int64_t more_chunks(int64_t layers, int64_t chunks)
     return longest > 1 ? (layers + longest - 2) / (longest - 1) : chunks + 1;
 }
 
-/* Parts of one kind are named after the narrowest width among them. */
-static void settle_widths(struct cv_job *j, enum cv_kind kind)
+/* Parts of one kind are named after the narrowest tables among them. A name
+ * that is longer or shorter than planned changes sizes. */
+static int settle_widths(struct cv_job *j, enum cv_kind kind, struct err *e)
 {
-    int narrow = 0, wide = 0;
+    struct cv_lut tables = { 0 }, integers = { 0 };
     double bits = 0, weights = 0;
+    unsigned forms = 0;
 
     for (size_t i = 0; i < j->n_parts; i++) {
         const struct cv_part *p = &j->parts[i];
 
-        if (p->kind != kind || !p->narrow)
+        if (p->kind != kind)
             continue;
-        narrow = !narrow || p->narrow < narrow ? p->narrow : narrow;
-        wide = p->wide > wide ? p->wide : wide;
+        cv_keep_narrowest(&tables, &p->tables);
+        cv_keep_narrowest(&integers, &p->integers);
+        forms |= p->forms;
         bits += (double)p->stored_bits;
-        weights += (double)p->weights;
+        weights += (double)p->stored;
     }
     for (size_t i = 0; i < j->n_parts; i++) {
         struct cv_part *p = &j->parts[i];
+        size_t length = strlen(p->name);
 
-        if (p->kind != kind || !narrow || !p->lut.bits)
+        if (p->kind != kind)
             continue;
-        p->lut.bits = narrow;
-        p->mixed = wide > narrow ? bits / weights : 0;
+        p->lut = tables.bits ? tables : integers;
+        p->mixed = p->lut.bits && (forms & (forms - 1)) ? bits / weights : 0;
         name_part(j, p);
+        if (strlen(p->name) != length && size_part(j, p, e))
+            return -1;
     }
+    return 0;
 }
 
 /* As few chunks as stay below the limit: the whole in one tells how many there
@@ -376,9 +384,10 @@ static int plan_parts(struct cv_job *j, struct err *e)
     if (size_part(j, &j->parts[0], e) ||
         size_part(j, &j->parts[j->n_parts - 1], e))
         return -1;
-    settle_widths(j, CV_CHUNK);
-    settle_widths(j, CV_HEAD);
-    return 0;
+    if (settle_widths(j, CV_EMBEDDINGS, e) || settle_widths(j, CV_CHUNK, e) ||
+        settle_widths(j, CV_HEAD, e))
+        return -1;
+    return j->recipe ? recipe_check_used(j->recipe, &j->ckpt, e) : 0;
 }
 
 /* ---- sums and limits ---- */
@@ -449,7 +458,11 @@ static void tell_limit(struct buf *notes, const struct beyond *b,
 /* As others measured; see also README. */
 static void plan_linear(struct cv_job *j)
 {
-    if (j->opt.lut_ffn.linear || j->opt.lut_head.linear)
+    unsigned forms = 0;
+
+    for (size_t i = 0; i < j->n_parts; i++)
+        forms |= j->parts[i].forms;
+    if (forms >> 16)
         buf_puts(&j->notes,
                  "linear weights are for the CPU and the GPU: the Neural "
                  "Engine computes wrong results from int8 and does not compile "
@@ -460,7 +473,7 @@ static void plan_linear(struct cv_job *j)
  * in place. */
 static void plan_tables(struct cv_job *j)
 {
-    int bits = j->opt.lut_embeddings.bits;
+    int bits = j->parts[0].lut.bits;
 
     if (j->ckpt.hp.ple_width && bits && bits < 6)
         buf_printf(&j->notes,
@@ -595,6 +608,23 @@ static int plan_sums(struct cv_job *j, struct err *e)
     return buf_ok(&j->notes, e);
 }
 
+static int open_recipe(struct cv_job *j, struct err *e)
+{
+    j->recipe = recipe_read(j->opt.recipe, e);
+    if (!j->recipe)
+        return -1;
+    return recipe_check_layers(j->recipe, j->ckpt.hp.layers, e);
+}
+
+static bool has_integers(const struct cv_job *j)
+{
+    bool linear = j->opt.lut_ffn.linear || j->opt.lut_head.linear;
+
+    for (size_t i = 0; j->recipe && i < j->recipe->n; i++)
+        linear = linear || j->recipe->rules[i].lut.linear;
+    return linear;
+}
+
 /* What makes some weights count more than others. */
 static int open_guides(struct cv_job *j, bool plan_only, struct err *e)
 {
@@ -616,6 +646,12 @@ static int open_guides(struct cv_job *j, bool plan_only, struct err *e)
     if (j->opt.gptq && !j->opt.calib)
         return err_set(e, ERR_USAGE,
                        "--method gptq needs calibration tokens (--calib)");
+    if (j->opt.recipe && open_recipe(j, e))
+        return -1;
+    if (j->opt.gptq && has_integers(j))
+        return err_set(e, ERR_USAGE,
+                       "--method gptq is for tables; integers (--quant, or "
+                       "quant in a recipe) are rounded to the nearest");
     if (j->opt.importance)
         j->importance = importance_open(j->opt.importance, &j->ckpt, e);
     if (j->opt.calib)
@@ -671,6 +707,7 @@ void cv_job_close(struct cv_job *j)
     if (j->choices)
         mem_free(j->choices->items);
     mem_free(j->choices);
+    recipe_free(j->recipe);
     calib_close(j->calib);
     importance_close(j->importance);
     weights_free(j->weights);
@@ -740,6 +777,8 @@ void cv_plan_text(const struct cv_job *j, struct buf *out)
         num_bytes_text(t, p->weight_bytes);
         lut_text(&p->lut, lut);
         buf_printf(out, "  %-40s %9s  %s", p->name, t, lut);
+        if (p->mixed > 0)
+            buf_printf(out, " and others, %.2f bits on average", p->mixed);
         if (p->kind == CV_CHUNK)
             buf_printf(out, ", layers %" PRId64 "-%" PRId64, p->first_layer,
                        p->first_layer + p->n_layers - 1);

@@ -20,6 +20,8 @@ int cv_choose_scale(struct cv_job *j, struct err *e) ATTR_MUST_USE;
  * bound, exact unless two constants turn out to hold equal bytes. */
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
                      enum cv_emit emit, struct err *e) ATTR_MUST_USE;
+/* The narrower of two, bits 0 being none. */
+void cv_keep_narrowest(struct cv_lut *least, const struct cv_lut *l);
 /* Compares bits and weights asked for with those in a written part that was
  * opened: ERR_MISMATCH. */
 int cv_program_check(const struct mil_program *p, const struct cv_part *part,

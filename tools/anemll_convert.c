@@ -15,7 +15,8 @@ struct args {
     const char *hf, *output, *prefix, *chunks, *emit;
     const char *lut, *lut_ffn, *lut_head, *lut_embeddings, *quant, *budget,
         *widths;
-    const char *profile, *fp16_scale, *tokens, *calib, *importance, *method;
+    const char *profile, *fp16_scale, *tokens, *calib, *importance, *method,
+        *recipe;
     int64_t ctx, batch, max_chunk_mb, head_parts;
     bool plan, no_gate, require_gate, force, strict, tie;
 };
@@ -97,6 +98,7 @@ static int set_options(const struct args *a, struct cv_options *o,
         return -1;
     o->calib = a->calib;
     o->importance = a->importance;
+    o->recipe = a->recipe;
     o->gptq = a->method && !strcmp(a->method, "gptq");
     if (a->method && !o->gptq && strcmp(a->method, "kmeans") != 0)
         return err_set(e, ERR_USAGE, "--method '%s' is neither kmeans nor gptq",
@@ -303,6 +305,8 @@ int main(int argc, char **argv)
           "LM head only" },
         { "--lut-embeddings", "--lut1", CLI_TEXT, &a.lut_embeddings,
           "BITS[,GROUP]", "token table (none)" },
+        { "--recipe", NULL, CLI_TEXT, &a.recipe, "FILE",
+          "YAML rules for single matrices, by tensor, part or layers" },
         { "--budget", NULL, CLI_TEXT, &a.budget, "BITS[bpw]",
           "choose each tensor's width for this average, tables included" },
         { "--widths", NULL, CLI_TEXT, &a.widths, "LIST",

@@ -107,12 +107,12 @@ static size_t each_matrix(struct cv_job *j,
 
     for (size_t i = 0; i < j->n_parts; i++) {
         struct cv_program p;
-        struct cv_lut lut = j->parts[i].lut;
+        struct cv_lut lut = j->parts[i].asked;
 
         /* Unpalettized, the matrices stand in the program themselves. */
-        j->parts[i].lut.bits = 0;
+        j->parts[i].asked.bits = 0;
         cr_assert_eq(cv_build_part(j, &j->parts[i], &p, &e), 0, "%s", e.text);
-        j->parts[i].lut = lut;
+        j->parts[i].asked = lut;
         for (size_t k = 0; k < p.program->functions[0]->n_ops; k++) {
             const struct mil_function *f = p.program->functions[0];
             const struct mil_const *c =
