@@ -126,6 +126,8 @@ int gate_run(const struct gate_options *o, struct gate_result *r,
 /* The JSON document (schema version inside). */
 void gate_json(const struct gate_result *r, struct js_writer *w,
                const char *key);
+/* The same into an object that is open and gets members of others too. */
+void gate_json_members(const struct gate_result *r, struct js_writer *w);
 const char *gate_verdict_name(enum gate_verdict v);
 /* gate.json of the package, replaced in one rename. */
 int gate_write(const char *package, const struct gate_result *r,

@@ -116,10 +116,8 @@ static void noise_json(const struct gate_noise *n, struct js_writer *w)
     js_w_end(w);
 }
 
-void gate_json(const struct gate_result *r, struct js_writer *w,
-               const char *key)
+void gate_json_members(const struct gate_result *r, struct js_writer *w)
 {
-    js_w_object(w, key);
     js_w_uint(w, "schema", 1);
     js_w_string(w, "verdict", gate_verdict_name(r->verdict));
     if (r->reason[0])
@@ -145,6 +143,13 @@ void gate_json(const struct gate_result *r, struct js_writer *w,
     states_json(r, w);
     noise_json(&r->noise, w);
     checks_json(r, w);
+}
+
+void gate_json(const struct gate_result *r, struct js_writer *w,
+               const char *key)
+{
+    js_w_object(w, key);
+    gate_json_members(r, w);
     js_w_end(w);
 }
 

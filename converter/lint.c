@@ -171,6 +171,8 @@ int lint_package(const char *dir, struct lint_report *r, struct err *e)
         lint_meta_check(&l);
         lint_contract_check(&l);
         lint_states_check(&l);
+        lint_layers_check(&l);
+        lint_weights_check(&l);
         lint_program_check(&l);
         (void)(lint_files_check(&l) || lint_assets_check(&l));
     }
@@ -196,28 +198,53 @@ void lint_release(struct lint_report *r)
 
 /* ---- printing ---- */
 
-#define SHOWN 4 /* findings of one rule */
+static size_t count_rules(const struct lint_report *r)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->n; i++)
+        n += !i || r->v[i].rule != r->v[i - 1].rule;
+    return n;
+}
+
+static void counted(struct buf *out, const char *before, size_t n,
+                    const char *what)
+{
+    buf_printf(out, "%s%zu %s%s", before, n, what, n == 1 ? "" : "s");
+}
+
+void lint_sum(const struct lint_report *r, const char *dir, struct buf *out)
+{
+    buf_printf(out, "%s", dir);
+    counted(out, ": ", r->errors, "error");
+    counted(out, ", ", r->warnings, "warning");
+    counted(out, ", ", r->notes, "note");
+    if (r->n) {
+        counted(out, " (", r->n, "finding");
+        counted(out, " of ", count_rules(r), "rule");
+        buf_puts(out, ")");
+    }
+    buf_puts(out, "\n");
+}
+
+void lint_findings(const struct lint_report *r, enum lint_severity least,
+                   struct buf *out)
+{
+    for (size_t i = 0; i < r->n && r->v[i].rule->severity >= least;) {
+        const struct lint_rule *rule = r->v[i].rule;
+
+        buf_printf(out, "%s %s: %s\n", lint_severity_name(rule->severity),
+                   rule->id, rule->wrong);
+        for (; i < r->n && r->v[i].rule == rule; i++)
+            buf_printf(out, "  %s: %s\n", r->v[i].where, r->v[i].what);
+        buf_printf(out, "  -> %s\n", rule->advice);
+    }
+}
 
 void lint_text(const struct lint_report *r, const char *dir, struct buf *out)
 {
-    for (size_t i = 0; i < r->n;) {
-        const struct lint_rule *rule = r->v[i].rule;
-        size_t n = 1;
-
-        while (i + n < r->n && r->v[i + n].rule == rule)
-            n++;
-        buf_printf(out, "%s %s: %s\n", lint_severity_name(rule->severity),
-                   rule->id, rule->wrong);
-        for (size_t k = i; k < i + n && (k < i + SHOWN || n == SHOWN + 1); k++)
-            buf_printf(out, "  %s: %s\n", r->v[k].where, r->v[k].what);
-        if (n > SHOWN + 1)
-            buf_printf(out, "  and %zu more\n", n - SHOWN);
-        buf_printf(out, "  -> %s\n", rule->advice);
-        i += n;
-    }
-    buf_printf(out, "%s: %zu error%s, %zu warning%s, %zu note%s\n", dir,
-               r->errors, r->errors == 1 ? "" : "s", r->warnings,
-               r->warnings == 1 ? "" : "s", r->notes, r->notes == 1 ? "" : "s");
+    lint_findings(r, LINT_NOTE, out);
+    lint_sum(r, dir, out);
 }
 
 void lint_json(const struct lint_report *r, struct js_writer *w,
@@ -229,6 +256,7 @@ void lint_json(const struct lint_report *r, struct js_writer *w,
     js_w_uint(w, "errors", r->errors);
     js_w_uint(w, "warnings", r->warnings);
     js_w_uint(w, "notes", r->notes);
+    js_w_uint(w, "rules", count_rules(r));
     js_w_array(w, "findings", false);
     for (size_t i = 0; i < r->n; i++) {
         const struct lint_finding *f = &r->v[i];

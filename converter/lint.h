@@ -5,7 +5,8 @@
  * Rules stand in lint_rules.def, each with an id, a severity and a sentence
  * that says what to do. Nothing of a damaged package is an error of the lint
  * itself: it is a finding, and the checks that do not depend on it go on.
- * Weights are not read.
+ * Weights are read only to compare the two forms of a part, where each has a
+ * file of its own.
  */
 #ifndef CONVERTER_LINT_H
 #define CONVERTER_LINT_H
@@ -49,9 +50,15 @@ int lint_is_package(const char *dir, bool *yes, struct err *e) ATTR_MUST_USE;
 int lint_package(const char *dir, struct lint_report *r,
                  struct err *e) ATTR_MUST_USE;
 void lint_release(struct lint_report *r);
-/* For people: findings by rule, at most a few of each, then a line of sums. */
+/* For people: the findings of a severity and above, each under its rule. */
+void lint_findings(const struct lint_report *r, enum lint_severity least,
+                   struct buf *out);
+/* All of them, then lint_sum. */
 void lint_text(const struct lint_report *r, const char *dir, struct buf *out);
-/* {"schema", "kind": "lint", "errors", "warnings", "notes", "findings"} */
+/* A line: "p: 1 error, 2 warnings, 0 notes (3 findings of 2 rules)". */
+void lint_sum(const struct lint_report *r, const char *dir, struct buf *out);
+/* {"schema", "kind": "lint", "errors", "warnings", "notes", "rules",
+ * "findings"}; rules: how many of them the findings are of. */
 void lint_json(const struct lint_report *r, struct js_writer *w,
                const char *key);
 

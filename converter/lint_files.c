@@ -340,16 +340,18 @@ int lint_files_find(struct lint *l)
 /* ---- opening ---- */
 
 /* What is not known here is kept if the file can be read at all. */
-static struct pkg *open_form(struct lint *l, const char *name, struct err *e)
+static struct pkg *open_form(struct lint *l, struct lint_model *m,
+                             struct err *e)
 {
-    char *path = io_join(l->dir, name, l->e);
+    char *path = io_join(l->dir, m->name, l->e);
     struct err raw = ERR_INIT;
     struct pkg *p = path ? pkg_open(path, e) : NULL;
 
     if (!p && path && e->code == ERR_UNSUPPORTED) {
         p = pkg_open_raw(path, &raw);
         if (p) {
-            lint_add(l, LINT_ID_program_op_unknown, name, "%s", e->text);
+            m->raw = true;
+            lint_add(l, LINT_ID_program_op_unknown, m->name, "%s", e->text);
             err_reset(e);
         }
     }
@@ -361,7 +363,7 @@ static int open_model(struct lint *l, struct lint_model *m)
 {
     struct err e = ERR_INIT;
 
-    m->pkg = open_form(l, m->name, &e);
+    m->pkg = open_form(l, m, &e);
     if (!m->pkg)
         lint_add_err(l, LINT_ID_program_unreadable, m->name, &e);
     return l->e->code ? -1 : 0;

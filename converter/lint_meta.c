@@ -166,8 +166,8 @@ static bool is_string(const yaml_node_t *n)
 }
 
 /* Value of a key; the second of two equal ones is told by check_twice. */
-static yaml_node_t *get(const struct lint *l, const yaml_node_t *map,
-                        const char *key)
+yaml_node_t *lint_node_member(const struct lint *l, const yaml_node_t *map,
+                              const char *key)
 {
     yaml_document_t *d = (yaml_document_t *)(uintptr_t)&l->meta.doc;
 
@@ -185,7 +185,7 @@ static yaml_node_t *get(const struct lint *l, const yaml_node_t *map,
 
 yaml_node_t *lint_meta_node(const struct lint *l, const char *key)
 {
-    return get(l, l->meta.params, key);
+    return lint_node_member(l, l->meta.params, key);
 }
 
 bool lint_meta_int(const struct lint *l, const char *key, int64_t *out)
@@ -201,18 +201,19 @@ static void find_maps(struct lint *l)
     struct lint_meta *m = &l->meta;
     yaml_node_t *root = yaml_document_get_root_node(&m->doc);
 
-    m->info = get(l, root, "model_info");
-    m->params = get(l, m->info, "parameters");
+    m->info = lint_node_member(l, root, "model_info");
+    m->params = lint_node_member(l, m->info, "parameters");
     m->placed = m->params && m->params->type == YAML_MAPPING_NODE;
     if (m->placed)
         return;
     m->params = NULL;
-    if (get(l, m->info, "context_length"))
+    if (lint_node_member(l, m->info, "context_length"))
         m->params = m->info;
-    else if (get(l, root, "context_length"))
+    else if (lint_node_member(l, root, "context_length"))
         m->params = root;
-    else if (get(l, get(l, root, "parameters"), "context_length"))
-        m->params = get(l, root, "parameters");
+    else if (lint_node_member(l, lint_node_member(l, root, "parameters"),
+                              "context_length"))
+        m->params = lint_node_member(l, root, "parameters");
     lint_add(l, LINT_ID_meta_layout, FILE_NAME, "%s",
              m->params == m->info && m->info
                  ? "the keys stand under model_info itself"
@@ -260,11 +261,13 @@ static const char *file_of(const struct lint *l, const char *key)
 static void fill(struct lint *l)
 {
     struct lint_meta *m = &l->meta;
-    const char *type = lint_node_text(get(l, m->info, "model_type"));
+    const char *type =
+        lint_node_text(lint_node_member(l, m->info, "model_type"));
 
     m->whole = type && !strcmp(type, "monolithic");
-    m->version = lint_node_text(get(l, m->info, "version"));
-    m->architecture = lint_node_text(get(l, m->info, "architecture"));
+    m->version = lint_node_text(lint_node_member(l, m->info, "version"));
+    m->architecture =
+        lint_node_text(lint_node_member(l, m->info, "architecture"));
     m->context = int_of(l, "context_length");
     m->batch = int_of(l, "batch_size");
     m->chunks = int_of(l, "num_chunks");
@@ -283,10 +286,8 @@ static void fill(struct lint *l)
     m->argmax = flag_of(l, "argmax_in_model");
     m->last_token = flag_of(l, "prefill_last_token_output");
     m->recurrent = flag_of(l, "recurrent_state");
+    m->full_batches = flag_of(l, "prefill_full_batches_only");
     m->update_mask = flag_of(l, "update_mask_prefill");
-    m->linear_weights = lint_meta_node(l, "quant_ffn") ||
-                        lint_meta_node(l, "quant_lmhead") ||
-                        lint_meta_node(l, "quant_embeddings");
 }
 
 int lint_meta_read(struct lint *l)
@@ -445,7 +446,7 @@ static void check_map(struct lint *l, const yaml_node_t *map,
 
         if (!name || !v)
             continue;
-        if (get(l, map, name) != v)
+        if (lint_node_member(l, map, name) != v)
             tell(l, LINT_ID_meta_key_twice, name, "line %zu and before",
                  yaml_document_get_node(d, p->key)->start_mark.line + 1);
         else if (k) {
@@ -571,9 +572,9 @@ static void check_shell(struct lint *l)
 
     for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++)
         check_shell_key(l, cuts[i].key, cuts[i].field,
-                        lint_node_text(
-                            get(l, cuts[i].info ? l->meta.info : l->meta.params,
-                                cuts[i].key)));
+                        lint_node_text(lint_node_member(
+                            l, cuts[i].info ? l->meta.info : l->meta.params,
+                            cuts[i].key)));
 }
 
 /* ---- what values say together ---- */
@@ -592,9 +593,11 @@ static void check_sampling(struct lint *l)
 
     if (!s)
         return;
-    p = get(l, s, "top_p") ? get(l, s, "top_p") : get(l, s, "topP");
-    k = get(l, s, "top_k") ? get(l, s, "top_k") : get(l, s, "topK");
-    if (!range_number(get(l, s, "temperature"), 0, 100))
+    p = lint_node_member(l, s, "top_p") ? lint_node_member(l, s, "top_p")
+                                        : lint_node_member(l, s, "topP");
+    k = lint_node_member(l, s, "top_k") ? lint_node_member(l, s, "top_k")
+                                        : lint_node_member(l, s, "topK");
+    if (!range_number(lint_node_member(l, s, "temperature"), 0, 100))
         tell(l, LINT_ID_meta_sampling, "recommended_sampling",
              "temperature is no number above 0");
     if (!range_number(p, 0, 1))

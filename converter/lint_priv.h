@@ -24,6 +24,7 @@ struct lint_model {
     bool source, compiled; /* .mlpackage, .mlmodelc */
     bool member;           /* of the package; others are strays */
     struct pkg *pkg;       /* NULL: unreadable */
+    bool raw;              /* with what is not known here */
 };
 
 /* meta.yaml; numbers are 0 where unknown. */
@@ -39,7 +40,7 @@ struct lint_meta {
     const char *prefix, *version, *architecture;
     const char *file[3]; /* embeddings, ffn, lm_head keys, or NULL */
     bool whole;          /* monolithic */
-    bool argmax, last_token, recurrent, update_mask, linear_weights;
+    bool argmax, last_token, recurrent, full_batches, update_mask;
 };
 
 struct lint {
@@ -74,6 +75,8 @@ void lint_meta_check(struct lint *l);
 int lint_files_check(struct lint *l);
 void lint_contract_check(struct lint *l);
 void lint_states_check(struct lint *l);
+void lint_layers_check(struct lint *l);
+void lint_weights_check(struct lint *l);
 void lint_program_check(struct lint *l);
 int lint_assets_check(struct lint *l);
 
@@ -84,6 +87,9 @@ const char *lint_find_place(const char *text);
 bool lint_meta_int(const struct lint *l, const char *key, int64_t *out);
 /* A node of the parameters, NULL if absent. */
 yaml_node_t *lint_meta_node(const struct lint *l, const char *key);
+/* A node of a mapping, NULL if absent. */
+yaml_node_t *lint_node_member(const struct lint *l, const yaml_node_t *map,
+                              const char *key);
 /* A plain scalar as an integer. */
 bool lint_node_int(const yaml_node_t *n, int64_t *out);
 const char *lint_node_text(const yaml_node_t *n); /* NULL: no scalar */

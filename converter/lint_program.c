@@ -57,108 +57,6 @@ static void check_format(struct lint *l, const struct lint_model *m)
                  m->name, &e);
 }
 
-/* ---- weights of the functions ---- */
-
-#define SMALL_BLOB 4096
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x, y;
-
-    memcpy(&x, a, sizeof(x));
-    memcpy(&y, b, sizeof(y));
-    return x < y ? -1 : x > y;
-}
-
-/* Places of the large constants of a function, sorted; how many. */
-static size_t places_of(struct lint *l, const struct lint_model *m,
-                        const struct mil_function *f, uint64_t **out)
-{
-    size_t n = 0;
-
-    *out = mem_alloc(f->n_values, sizeof(**out), l->e);
-    for (size_t i = 1; *out && i < f->n_values; i++) {
-        const struct mil_const *c = f->values[i].konst;
-        const char *file;
-        uint64_t at;
-
-        if (c && c->data && c->data->bytes >= SMALL_BLOB &&
-            pkg_blob(m->pkg, c->data, &file, &at))
-            (*out)[n++] = at;
-    }
-    if (n)
-        qsort(*out, n, sizeof(**out), by_value);
-    return n;
-}
-
-static void check_shared(struct lint *l, const struct lint_model *m)
-{
-    const struct mil_program *p = pkg_program(m->pkg);
-    const struct mil_function *infer = mil_program_find(p, "infer");
-    const struct mil_function *prefill = mil_program_find(p, "prefill");
-    uint64_t *a = NULL, *b = NULL;
-    size_t n, k, apart = 0;
-
-    if (!infer || !prefill)
-        return;
-    n = places_of(l, m, infer, &a);
-    k = places_of(l, m, prefill, &b);
-    for (size_t i = 0; a && b && i < n; i++)
-        apart += !bsearch(&a[i], b, k, sizeof(*b), by_value);
-    if (n && 2 * apart > n)
-        lint_add(l, LINT_ID_program_weights_apart, m->name,
-                 "%zu of %zu weights of infer are not prefill's", apart, n);
-    mem_free(a);
-    mem_free(b);
-}
-
-static void widths(const struct mil_program *p, int *narrow, bool *linear)
-{
-    *narrow = 0;
-    *linear = false;
-    for (size_t i = 0; i < p->n_functions; i++) {
-        const struct mil_function *f = p->functions[i];
-
-        for (size_t k = 0; k < f->n_ops; k++) {
-            const struct mil_const *c;
-            int bits;
-
-            if (f->ops[k].code == MIL_OP_constexpr_blockwise_shift_scale)
-                *linear = true;
-            if (f->ops[k].code != MIL_OP_constexpr_lut_to_dense)
-                continue;
-            c = mil_arg_const(f, &f->ops[k], 0);
-            bits = c ? (int)mil_dtype_bits(c->type.dtype) : 0;
-            if (bits && (!*narrow || bits < *narrow))
-                *narrow = bits;
-        }
-    }
-}
-
-static int part_of(const struct lint *l, const struct lint_model *m)
-{
-    return m == l->embeddings ? 0 : m == l->head ? 2 : 1;
-}
-
-static void check_bits(struct lint *l, const struct lint_model *m)
-{
-    static const char *const mixed[] = { "lut_embeddings_mixed",
-                                         "lut_ffn_mixed", "lut_lmhead_mixed" };
-    int part = part_of(l, m), said = l->meta.bits[part], is;
-    bool linear;
-
-    widths(pkg_program(m->pkg), &is, &linear);
-    /* The narrowest of all chunks is named; one alone may have none of it, or
-     * no tables at all. */
-    if (said > 0 && (is > said || !is) && lint_meta_node(l, mixed[part]))
-        return;
-    if (said < 0 || said == is || (linear && l->meta.linear_weights))
-        return;
-    lint_add(l, LINT_ID_lut_bits, m->name,
-             "the narrowest table has %d bits, meta.yaml says %d (0: none)", is,
-             said);
-}
-
 /* ---- the device ---- */
 
 /* Where `--plan` has more to say. Embeddings are looked up on the CPU. */
@@ -318,83 +216,23 @@ static bool check_metadata_json(struct lint *l, const char *compiled)
     return l->report->n == before;
 }
 
-static bool same_values(const struct mil_function *a, const mil_ref *ra,
-                        size_t na, const struct mil_function *b,
-                        const mil_ref *rb, size_t nb, const char **name)
-{
-    *name = "(their number)";
-    if (na != nb)
-        return false;
-    for (size_t i = 0; i < na; i++) {
-        const struct mil_value *v = mil_value(a, ra[i]);
-        const struct mil_value *w = mil_value_among(b, rb, nb, v->name);
-
-        *name = v->name;
-        if (!w || w->kind != v->kind || !mil_type_equal(&v->type, &w->type))
-            return false;
-    }
-    return true;
-}
-
-static size_t count_ops(const struct mil_function *f)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < f->n_ops; i++)
-        n += f->ops[i].code != MIL_OP_const;
-    return n;
-}
-
-static void compare_functions(struct lint *l, const char *where,
-                              const struct mil_function *a,
-                              const struct mil_function *b)
-{
-    const char *name;
-
-    if (!same_values(a, a->inputs, a->n_inputs, b, b->inputs, b->n_inputs,
-                     &name))
-        lint_add(l, LINT_ID_compiled_differs, where,
-                 "function '%s', input '%s'", a->name, name);
-    else if (!same_values(a, a->outputs, a->n_outputs, b, b->outputs,
-                          b->n_outputs, &name))
-        lint_add(l, LINT_ID_compiled_differs, where,
-                 "function '%s', output '%s'", a->name, name);
-    else if (count_ops(a) != count_ops(b))
-        lint_add(l, LINT_ID_compiled_differs, where,
-                 "function '%s' has %zu operations, compiled %zu", a->name,
-                 count_ops(a), count_ops(b));
-}
-
-static void compare_forms(struct lint *l, const char *where,
-                          const struct mil_program *a,
-                          const struct mil_program *b)
-{
-    if (a->n_functions != b->n_functions)
-        lint_add(l, LINT_ID_compiled_differs, where,
-                 "%zu functions, compiled %zu", a->n_functions, b->n_functions);
-    for (size_t i = 0; i < a->n_functions; i++) {
-        const struct mil_function *f = a->functions[i];
-        const struct mil_function *g = mil_program_find(b, f->name);
-
-        if (!g)
-            lint_add(l, LINT_ID_compiled_differs, where,
-                     "no function '%s' in the compiled form", f->name);
-        else
-            compare_functions(l, where, f, g);
-    }
-}
-
-static void open_compiled(struct lint *l, const struct lint_model *m,
+/* Both forms are read in one way; the weights too, where they are two files. */
+static void compare_forms(struct lint *l, const struct lint_model *m,
                           const char *compiled)
 {
     char *path = io_join(l->dir, compiled, l->e);
     struct err e = ERR_INIT;
-    struct pkg *p = path ? pkg_open(path, &e) : NULL;
+    struct pkg *p = NULL;
 
-    if (p && m->pkg)
-        compare_forms(l, compiled, pkg_program(m->pkg), pkg_program(p));
-    else if (!p && path && e.code != ERR_UNSUPPORTED)
+    if (path)
+        p = m->raw ? pkg_open_raw(path, &e) : pkg_open(path, &e);
+    if (path && !p)
         lint_add_err(l, LINT_ID_program_unreadable, compiled, &e);
+    else if (p && m->pkg && pkg_same(m->pkg, p, &e))
+        lint_add_err(l,
+                     e.code == ERR_MISMATCH ? LINT_ID_compiled_differs
+                                            : LINT_ID_program_unreadable,
+                     compiled, &e);
     pkg_close(p);
     mem_free(path);
 }
@@ -411,7 +249,7 @@ static void check_compiled(struct lint *l, const struct lint_model *m)
             whole = false;
         }
     if (whole && check_metadata_json(l, name) && m->source)
-        open_compiled(l, m, name);
+        compare_forms(l, m, name);
     mem_free(name);
 }
 
@@ -421,8 +259,6 @@ void lint_program_check(struct lint *l)
 
     for (struct lint_model *m; (m = lint_next_part(l, &at)) != NULL;) {
         check_metadata(l, m);
-        check_bits(l, m);
-        check_shared(l, m);
         check_device(l, m);
     }
     check_layers(l);

@@ -186,6 +186,8 @@ static void check_state(struct lint *l, const char *where,
 
 static void check_set(struct lint *l, const struct states *s)
 {
+    for (size_t i = 0; i < s->n; i++)
+        check_state(l, s->m->name, s->v[i]);
     if (s->n >= 3)
         lint_add(l, LINT_ID_state_many, s->m->name, "%zu states", s->n);
     for (size_t i = 1; i < s->n; i++)
@@ -194,6 +196,10 @@ static void check_set(struct lint *l, const struct states *s)
                      s->v[0]->name, s->v[i]->name);
             break;
         }
+}
+
+static void check_recurrent(struct lint *l, const struct states *s)
+{
     for (size_t i = 0; i < s->n; i++)
         if (!is_cache(s->v[i]->name) && is_known(s->v[i]->name) &&
             l->meta.params && !l->meta.recurrent) {
@@ -201,14 +207,6 @@ static void check_set(struct lint *l, const struct states *s)
                      "state '%s'", s->v[i]->name);
             break;
         }
-}
-
-static yaml_node_t *member(struct lint *l, const yaml_node_t *map,
-                           const char *key)
-{
-    struct err ignored = ERR_INIT; /* twice is told elsewhere */
-
-    return yaml_doc_get(&l->meta.doc, map, key, &ignored);
 }
 
 /* The shape of an entry of meta.yaml's states against a declaration. */
@@ -233,8 +231,8 @@ static bool shape_is(struct lint *l, const yaml_node_t *list,
 static void check_entry(struct lint *l, const struct states *s,
                         const yaml_node_t *entry, size_t *matched)
 {
-    const char *name = lint_node_text(member(l, entry, "name"));
-    const char *dtype = lint_node_text(member(l, entry, "dtype"));
+    const char *name = lint_node_text(lint_node_member(l, entry, "name"));
+    const char *dtype = lint_node_text(lint_node_member(l, entry, "dtype"));
     const struct mil_value *v = name ? find(s, name) : NULL;
     char text[MIL_TYPE_TEXT_MAX];
 
@@ -245,7 +243,7 @@ static void check_entry(struct lint *l, const struct states *s,
     }
     ++*matched;
     mil_type_text(&v->type, text);
-    if (!shape_is(l, member(l, entry, "shape"), &v->type))
+    if (!shape_is(l, lint_node_member(l, entry, "shape"), &v->type))
         lint_add(l, LINT_ID_meta_states, "meta.yaml: states",
                  "another shape of '%s' than the chunks' %s", name, text);
     if (dtype && strcmp(dtype, "float16") != 0)
@@ -283,6 +281,8 @@ void lint_states_check(struct lint *l)
         for (size_t i = 0; i < p->n_functions; i++) {
             collect(&s, m, p->functions[i]);
             check_reads(l, &s);
+            if (!i)
+                check_set(l, &s);
             if (!s.n)
                 lint_add(l, LINT_ID_state_missing, m->name, "function '%s'",
                          p->functions[i]->name);
@@ -294,8 +294,6 @@ void lint_states_check(struct lint *l)
     }
     if (!first.f)
         return;
-    for (size_t i = 0; i < first.n; i++)
-        check_state(l, first.m->name, first.v[i]);
-    check_set(l, &first);
+    check_recurrent(l, &first);
     check_listed(l, &first);
 }

@@ -19,27 +19,49 @@ struct args {
     bool tie, plan, rules;
 };
 
-static int print_gate(struct cli *c, const struct args *a,
-                      const struct gate_result *r)
+static void print_both(struct cli *c, const struct args *a,
+                       const struct gate_result *r,
+                       const struct lint_report *lint)
 {
     struct buf out = BUF_INIT;
-    struct err e = ERR_INIT;
     struct js_writer w;
 
-    if (a->hf && gate_write(a->dir, r, &e))
-        log_warn(&c->log, "gate.json was not written: %s", e.text);
     if (c->json) {
         js_w_init(&w, &out);
-        gate_json(r, &w, NULL);
+        js_w_object(&w, NULL);
+        gate_json_members(r, &w);
+        lint_json(lint, &w, "lint");
+        js_w_end(&w);
         buf_puts(&out, "\n");
     } else {
         gate_text(r, &out);
+        lint_findings(lint, LINT_ERROR, &out);
+        buf_puts(&out, "lint of ");
+        lint_sum(lint, a->dir, &out);
     }
     cli_print(&out);
     buf_release(&out);
-    return r->verdict == GATE_FAIL                  ? EXIT_CHECK_FAILED
-           : a->hf && r->verdict == GATE_UNVERIFIED ? EXIT_CHECK_FAILED
-                                                    : EXIT_DONE;
+}
+
+/* A package is sound if both say so: one that computes the right thing and
+ * does not load is of no use. */
+static int report_both(struct cli *c, const struct args *a,
+                       const struct gate_result *r, struct err *e)
+{
+    struct lint_report lint;
+    struct err ignored = ERR_INIT;
+    int code = EXIT_DONE;
+
+    if (a->hf && gate_write(a->dir, r, &ignored))
+        log_warn(&c->log, "gate.json was not written: %s", ignored.text);
+    if (lint_package(a->dir, &lint, e))
+        return cli_fail(c, e);
+    print_both(c, a, r, &lint);
+    if (r->verdict == GATE_FAIL || (a->hf && r->verdict == GATE_UNVERIFIED) ||
+        lint.errors)
+        code = EXIT_CHECK_FAILED;
+    lint_release(&lint);
+    return code;
 }
 
 static int check_package(struct cli *c, const struct args *a, struct err *e)
@@ -65,7 +87,7 @@ static int check_package(struct cli *c, const struct args *a, struct err *e)
     rc = gate_run(&g, &r, e);
     if (a->hf)
         ckpt_close(&ckpt);
-    return rc ? cli_fail(c, e) : print_gate(c, a, &r);
+    return rc ? cli_fail(c, e) : report_both(c, a, &r, e);
 }
 
 /* Without a checkpoint: the lint. */

@@ -7,11 +7,34 @@ test_package_passes_against_its_checkpoint() {
     expect_out "PASS (fp16, "
     [ "$(json p/gate.json verdict)" = PASS ] || fail "gate.json"
 }
-test_json_is_gate_json() {
+# Right figures do not make up for a package that does not load.
+test_a_package_with_lint_errors_does_not_pass() {
+    cp -r "$(package)" p
+    sed -i '/prefill_dynamic_slice/d' p/meta.yaml # a warning: not shown
+    run anemll-check p --hf "$(tiny)"
+    expect_exit 0
+    expect_out "PASS (fp16, " "lint of p: 0 errors, "
+    ! grep -q meta_prefill_flags stdout || fail "a warning is shown"
+    sed -i 's/    num_layers:.*/&\n    split_rotate: true/' p/meta.yaml
+    run anemll-check p --hf "$(tiny)"
+    expect_exit 1
+    expect_out "PASS (fp16, " "error meta_split_rotate: " \
+        "  meta.yaml: split_rotate: true" "lint of p: 1 error, "
+    [ "$(json p/gate.json verdict)" = PASS ] || fail "gate.json"
+    run anemll-check p --hf "$(tiny)" --json
+    expect_exit 1
+    [ "$(json stdout verdict)" = PASS ] || fail "verdict"
+    [ "$(json stdout lint.errors)" = 1 ] || fail "lint.errors"
+    [ "$(json stdout lint.findings.0.rule)" = meta_split_rotate ] || fail "rule"
+}
+test_json_is_gate_json_and_the_lint() {
     cp -r "$(package)" p
     run anemll-check p --hf "$(tiny)" --json
     expect_exit 0
-    expect_same stdout p/gate.json
+    [ "$(json stdout lint.errors)" = 0 ] || fail "lint.errors"
+    sed '/^  "lint": {/,/^  }/d; s/^  ],$/  ]/' stdout >figures
+    sed 's/^  ],$/  ]/' p/gate.json >kept
+    expect_same figures kept
     for k in verdict profile prompts positions cosine_min cosine_mean psnr_min \
         kl_mean kl_max top1_agreement top1_agreement_decided max_abs_diff \
         perplexity.oracle perplexity.package prefill_infer_max_diff \

@@ -118,3 +118,30 @@ test_a_package_that_is_not_ours() {
     done
     [ $i -gt 5 ] || fail "only $i findings"
 }
+# Tables of several widths, and the key that says so.
+test_mixed_widths_want_their_key() {
+    run anemll-convert --hf "$(tiny)" --ctx 128 --budget 5 --no-gate -o p
+    expect_exit 0
+    grep -q lut_ffn_mixed p/meta.yaml || fail "no lut_ffn_mixed"
+    run anemll-check p
+    expect_exit 0
+    ! grep -q lut_bits stdout || fail "lut_bits"
+    sed -i /lut_ffn_mixed/d p/meta.yaml
+    run anemll-check p
+    expect_exit 0
+    expect_out "warning lut_bits: " ": tables of " " bits, and meta.yaml has no lut_ffn_mixed"
+}
+# Every place is named, and the last line says how many and of how many rules.
+test_every_place_is_named() {
+    run anemll-convert --hf "$(tiny gemma3)" --ctx 128 --chunks 6 --no-gate -o p
+    expect_exit 0
+    run anemll-check p
+    expect_exit 0
+    for i in 1 2 3 4 5 6; do
+        expect_out "gemma3_FFN_PF_lut6_chunk_0${i}of06.mlpackage: no '" \
+            "gemma3_FFN_PF_lut6_chunk_0${i}of06.mlpackage: 'model_model_kv_cache_local' and '"
+    done
+    expect_out "p: 0 errors, 14 warnings, 0 notes (14 findings of 2 rules)"
+    run anemll-check p --json
+    [ "$(json stdout rules)" = 2 ] || fail "rules"
+}

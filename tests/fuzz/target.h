@@ -26,22 +26,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* The input as a file, for readers that take paths: the same scratch folder
  * for all inputs of a process, removed at its end. */
 static char fuzz_dir[64];
+static char fuzz_path[128];
 
 static inline void fuzz_drop(void)
 {
-    char path[128];
-
-    snprintf(path, sizeof(path), "%s/input.safetensors", fuzz_dir);
-    unlink(path);
-    snprintf(path, sizeof(path), "%s/meta.yaml", fuzz_dir);
-    unlink(path);
+    unlink(fuzz_path);
     rmdir(fuzz_dir);
 }
 
+/* A target uses one name. */
 static inline const char *fuzz_file(const char *name, const uint8_t *data,
                                     size_t size)
 {
-    static char path[128];
     FILE *f;
 
     if (!fuzz_dir[0]) {
@@ -50,12 +46,12 @@ static inline const char *fuzz_file(const char *name, const uint8_t *data,
         FUZZ_CHECK(!mkdir(fuzz_dir, 0700));
         atexit(fuzz_drop);
     }
-    snprintf(path, sizeof(path), "%s/%s", fuzz_dir, name);
-    f = fopen(path, "wb");
+    snprintf(fuzz_path, sizeof(fuzz_path), "%s/%s", fuzz_dir, name);
+    f = fopen(fuzz_path, "wb");
     FUZZ_CHECK(f);
     FUZZ_CHECK(fwrite(data, 1, size, f) == size);
     FUZZ_CHECK(!fclose(f));
-    return path;
+    return fuzz_path;
 }
 
 #endif

@@ -16,19 +16,6 @@
 
 static struct err err;
 
-/* Sources alone: an edited program would differ from its compiled form. */
-static void drop_compiled(const char *name)
-{
-    char **names;
-    size_t n;
-
-    cr_assert_eq(io_list(t_conv_path(name), &names, &n, &err), 0);
-    for (size_t i = 0; i < n; i++)
-        if (strstr(names[i], ".mlmodelc"))
-            t_pack_remove(name, names[i]);
-    io_list_free(names, n);
-}
-
 void t_pack_make(const char *name, const struct t_pack_recipe *r)
 {
     char model[200];
@@ -47,9 +34,9 @@ void t_pack_make(const char *name, const struct t_pack_recipe *r)
                               &err),
                  0, "%s", err.text);
     o.lut_head = o.lut_ffn;
+    /* An edited program would differ from its compiled form. */
+    o.emit = r->both ? CV_EMIT_BOTH : CV_EMIT_PACKAGE;
     t_conv_run(&o, name);
-    if (!r->both)
-        drop_compiled(name);
 }
 
 void t_pack_copy(const char *from, const char *to)

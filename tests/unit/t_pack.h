@@ -14,7 +14,7 @@ struct t_pack_recipe {
     long ctx, batch;         /* 0: 64, 16 */
     const char *prefix;      /* NULL: the family's */
     int head_parts;          /* 0: the family's */
-    bool both;               /* compiled models too, if conversions make them */
+    bool both;               /* compiled models too */
 };
 /* Makes a package `name` in the scratch folder of t_conv. */
 void t_pack_make(const char *name, const struct t_pack_recipe *r);

@@ -398,6 +398,12 @@ static void no_state(const char *pack)
     mil_program_free(p);
 }
 
+/* A place in the program's file that is no other in its protobuf. */
+static void bend_folder(const char *pack)
+{
+    set_byte(pack, PF1, "@model_path/weights", 'z');
+}
+
 static void bare_folder(const char *pack)
 {
     t_pack_put(pack, "qwen_embeddings.mlmodelc/model.mil", "program(1.3)\n");
@@ -506,11 +512,23 @@ static const struct row {
       "meta_layer_types state_layers",
       { META("    num_layers: 3\n",
              "    num_layers: 3\n    layer_types: [full, full]\n") } },
+    { "meta_layer_order",
+      "meta_layer_order meta_state_layers state_layers",
+      { META("    num_layers: 3\n",
+             "    num_layers: 3\n    layer_types: [full, full, linear]\n") } },
     { "meta_states",
       NULL,
       { META("shape: [6, 2, 64, 32]", "shape: [6, 2, 32, 64]") } },
+    { "meta_state_layers", NULL, { META("layers: [0, 1, 2]", "layers: [0]") } },
+    { "meta_state_layers",
+      NULL,
+      { META("layers: [0, 1, 2]", "layers: [0, 2, 1]") } },
+    { "meta_state_layers",
+      NULL,
+      { META("layers: [0, 1, 2]", "layers: [1, 2, 3]") } },
+    { "meta_state_layers", NULL, { META("layers: [0, 1, 2]", "layers: all") } },
     { "meta_recurrent",
-      "meta_states meta_recurrent state_unread state_shapes",
+      "meta_states meta_recurrent meta_full_batches state_unread state_shapes",
       { PROGRAM(PF1, add_state, .name = "model_model_gdn_state_0", .value = 32),
         PROGRAM(PF2, add_state, .name = "model_model_gdn_state_0",
                 .value = 32) } },
@@ -551,6 +569,7 @@ static const struct row {
             "version https://git-lfs.github.com/spec/v1\noid sha256:"
             "0123456789012345678901234567890123456789012345678901234567890123"
             "\nsize 12345\n") } },
+    { "weights_folder", NULL, { CALL(bend_folder) } },
     { "weights_phone", "file_placeholder weights_phone", { CALL(grow_head) } },
     { "weights_table", "file_placeholder weights_table", { CALL(grow_table) } },
     { "weight_too_large",
@@ -637,7 +656,7 @@ static const struct row {
       "meta_states state_missing state_differs lut_bits",
       { CALL(no_state) } },
     { "state_differs",
-      NULL,
+      "state_differs state_layers",
       { PROGRAM(PF2, set_dim, .function = "infer",
                 .name = "model_model_kv_cache_0", .axis = 0, .value = 4) } },
     { "state_type",
@@ -656,36 +675,40 @@ static const struct row {
                 .to = "kv_cache"),
         META("name: model_model_kv_cache_0", "name: kv_cache") } },
     { "state_context",
-      "program_invalid state_context",
+      NULL,
       { PROGRAM(PF1, set_dim, .name = "model_model_kv_cache_0", .axis = 2,
                 .value = 32),
         PROGRAM(PF2, set_dim, .name = "model_model_kv_cache_0", .axis = 2,
                 .value = 32),
         META("shape: [6, 2, 64, 32]", "shape: [6, 2, 32, 32]") } },
     { "state_layers",
-      "program_invalid state_layers",
+      "meta_state_layers state_layers",
       { PROGRAM(PF1, set_dim, .name = "model_model_kv_cache_0", .axis = 0,
                 .value = 8),
         PROGRAM(PF2, set_dim, .name = "model_model_kv_cache_0", .axis = 0,
                 .value = 8),
         META("shape: [6, 2, 64, 32]", "shape: [8, 2, 64, 32]") } },
     { "state_axis_3",
-      "meta_states meta_recurrent state_differs state_unread state_axis_3 "
+      "meta_states meta_recurrent meta_full_batches state_differs state_unread "
+      "state_axis_3 "
       "state_shapes",
       { PROGRAM(PF1, add_state, .name = "model_model_conv_state_0",
                 .value = 3) } },
     { "state_axis_32",
-      "meta_states meta_recurrent state_differs state_unread state_axis_32 "
+      "meta_states meta_recurrent meta_full_batches state_differs state_unread "
+      "state_axis_32 "
       "state_shapes",
       { PROGRAM(PF1, add_state, .name = "model_model_conv_state_0",
                 .value = 48) } },
     { "state_axis_limit",
-      "meta_states meta_recurrent state_differs state_unread state_axis_limit "
+      "meta_states meta_recurrent meta_full_batches state_differs state_unread "
+      "state_axis_limit "
       "state_shapes",
       { PROGRAM(PF1, add_state, .name = "model_model_conv_state_0",
                 .value = 32768) } },
     { "state_many",
-      "meta_states meta_recurrent state_differs state_unread state_many "
+      "meta_states meta_recurrent meta_full_batches state_differs state_unread "
+      "state_many "
       "state_shapes",
       { PROGRAM(PF1, add_state, .name = "model_model_conv_state_0",
                 .value = 32),
@@ -717,6 +740,15 @@ static const struct row {
         RENAME(PF1, "qwen_FFN_PF_chunk_01of02.mlpackage"),
         RENAME(PF2, "qwen_FFN_PF_chunk_02of02.mlpackage"),
         META("ffn: qwen_FFN_PF_lut4_", "ffn: qwen_FFN_PF_") } },
+    { "lut_group",
+      NULL,
+      { META("lut_ffn_per_channel: 8", "lut_ffn_per_channel: 16") } },
+    { "lut_group",
+      NULL,
+      { META("lut_lmhead_per_channel: 8", "lut_lmhead_per_channel: 0") } },
+    { "quant_bits",
+      NULL,
+      { META("    lut_ffn: 4\n", "    lut_ffn: 4\n    quant_ffn: int8\n") } },
 
     { "tokenizer_missing", NULL, { REMOVE("tokenizer.json") } },
     { "tokenizer_config_missing",
@@ -768,6 +800,37 @@ static const struct row {
 };
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
+/* Damages of a package of three recurrent layers, a full one, and experts. */
+static const struct row hybrid_rows[] = {
+    { "meta_layer_words",
+      NULL,
+      { META("[linear, linear, linear, full]",
+             "[linear, linear, linear, full_attention]") } },
+    { "meta_layer_order",
+      "meta_layer_order meta_state_layers",
+      { META("[linear, linear, linear, full]",
+             "[linear, full, linear, linear]") } },
+    { "meta_states_missing",
+      "meta_key_unknown meta_states_missing",
+      { META("    states:", "    states_old:") } },
+    { "meta_state_layers",
+      NULL,
+      { META("layers: [0, 1, 2]", "layers: [0, 1]") } },
+    { "meta_full_batches",
+      NULL,
+      { META("full_batches_only: true", "full_batches_only: false") } },
+    { "meta_full_batches",
+      NULL,
+      { META("    prefill_full_batches_only: true\n", "") } },
+    { "meta_gdn_chunk", NULL, { META("chunk_size: 16", "chunk_size: 32") } },
+    { "meta_gdn_chunk", NULL, { META("chunk_size: 16", "chunk_size: 2") } },
+    { "meta_moe", NULL, { META("experts: 16", "experts: 60") } },
+    { "meta_moe", NULL, { META("per_token: 4", "per_token: 17") } },
+    { "meta_moe", NULL, { META("experts: 16, ", "") } },
+    { "meta_moe", NULL, { META("dense", "sparse") } },
+};
+#define N_HYBRID (sizeof(hybrid_rows) / sizeof(hybrid_rows[0]))
+
 static void damage(const struct step *s)
 {
     switch (s->kind) {
@@ -788,27 +851,102 @@ static void make(void)
                 .chunks = 2);
 }
 
-Test(lint, each_damage_is_found)
+static void find_damages(const struct row *list, size_t n)
 {
-    struct lint_report base, r;
+    struct lint_report base = lint("base"), r;
     char got[1000];
     const char *want;
 
-    make();
-    base = lint("base");
     cr_expect_eq(base.errors, 0);
-    for (size_t i = 0; i < N_ROWS; i++) {
+    for (size_t i = 0; i < n; i++) {
         t_pack_copy("base", "p");
-        for (const struct step *s = rows[i].steps; s->kind != END; s++)
+        for (const struct step *s = list[i].steps; s->kind != END; s++)
             damage(s);
         r = lint("p");
         news(&r, &base, got, sizeof(got));
-        want = rows[i].found ? rows[i].found : rows[i].rule;
+        want = list[i].found ? list[i].found : list[i].rule;
         cr_expect(!strcmp(got, want), "%s: found '%s', expected '%s'",
-                  rows[i].rule, got, want);
+                  list[i].rule, got, want);
         lint_release(&r);
     }
     lint_release(&base);
+}
+
+Test(lint, each_damage_is_found)
+{
+    make();
+    find_damages(rows, N_ROWS);
+}
+
+Test(lint, each_damage_of_a_hybrid_is_found)
+{
+    T_PACK_MAKE("base", .arch = "qwen3_5_moe", .like = "tiny", .lut = "4",
+                .chunks = 2);
+    find_damages(hybrid_rows, N_HYBRID);
+}
+
+/* One cache for all layers: kinds that share it are one. */
+Test(lint, layers_of_one_cache)
+{
+    struct lint_report r;
+
+    make();
+    t_pack_copy("base", "p");
+    t_pack_edit("p", "meta.yaml", "    num_layers: 3\n",
+                "    num_layers: 3\n    layer_types: [full, sliding, full]\n");
+    r = lint("p");
+    cr_expect_eq(r.errors, 0);
+    lint_release(&r);
+}
+
+/* ---- two forms of a part ---- */
+
+static void expect_differs(const char *what)
+{
+    struct lint_report none = { 0 }, r = lint("p");
+    char got[1000];
+
+    news(&r, &none, got, sizeof(got));
+    cr_expect_str_eq(got, "compiled_differs");
+    cr_assert_geq(r.n, 1);
+    cr_expect(strstr(r.v[0].what, what), "%s", r.v[0].what);
+    lint_release(&r);
+}
+
+Test(lint, a_compiled_form_that_differs)
+{
+    static const char weights[] = "p/qwen_lm_head_lut4.mlmodelc/weights/"
+                                  "weight.bin";
+    struct lint_report r;
+    FILE *out;
+    int byte;
+
+    T_PACK_MAKE("base", .arch = "qwen3", .like = "tiny", .lut = "4",
+                .chunks = 2, .both = true);
+    r = lint("base");
+    cr_expect_eq(r.n, 0);
+    lint_release(&r);
+    t_pack_copy("base", "p");
+    t_pack_remove("p", "qwen_FFN_PF_lut4_chunk_02of02.mlmodelc");
+    cr_assert_eq(rename(t_conv_path("p/qwen_FFN_PF_lut4_chunk_01of02.mlmodelc"),
+                        t_conv_path(
+                            "p/qwen_FFN_PF_lut4_chunk_02of02.mlmodelc")),
+                 0);
+    t_pack_copy("base", "q");
+    t_pack_rename("q", "qwen_FFN_PF_lut4_chunk_01of02.mlmodelc", "x");
+    cr_assert_eq(rename(t_conv_path("q/x"),
+                        t_conv_path(
+                            "p/qwen_FFN_PF_lut4_chunk_01of02.mlmodelc")),
+                 0);
+    expect_differs("are not one model");
+    t_pack_copy("base", "p");
+    t_pack_own("p", weights + 2);
+    out = fopen(t_conv_path(weights), "r+b");
+    cr_assert(out && !fseek(out, 200, SEEK_SET));
+    byte = fgetc(out);
+    cr_assert(!fseek(out, 200, SEEK_SET) && fputc(byte ^ 1, out) >= 0 &&
+              !fclose(out));
+    expect_differs("differ behind byte");
 }
 
 /* Mixed widths: a chunk may have none of the narrowest. */
@@ -833,6 +971,9 @@ static bool has_row(const char *id)
 {
     for (size_t i = 0; i < N_ROWS; i++)
         if (!strcmp(rows[i].rule, id))
+            return true;
+    for (size_t i = 0; i < N_HYBRID; i++)
+        if (!strcmp(hybrid_rows[i].rule, id))
             return true;
     return false;
 }
