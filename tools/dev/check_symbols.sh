@@ -22,6 +22,7 @@ BEGIN {
     below["schema"] = " proto mil base "
     below["models"] = " mil safetensors base "
     below["converter"] = " models quant run schema mil safetensors base "
+    below["testing"] = " converter" below["converter"]
     below["proto"] = " "
 }
 $3 ~ /^_*(asan|ubsan|tsan|odr|gcov)/ { next }
