@@ -14,9 +14,12 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
-/* Up to this many entries thresholds are compared one after the other. */
+/* Up to this many entries thresholds are compared one after the other, if
+ * for many values at once; alone, a look into the codes is faster. */
 #define FEW 16
 
 /* Key of the greatest value <= y; clamped to the infinities. */
@@ -80,6 +83,8 @@ void qz_nearest_set(struct qz_nearest *a, const f16_t *table, int bits,
     double down = ldexp(1, -scale_exp);
 
     a->n = 0;
+    a->coded =
+        k > FEW || (cpu_features() & (unsigned)(CPU_AVX2 | CPU_NEON)) == 0;
     for (q = 1; q < k; q++) {
         double mid;
 
@@ -91,7 +96,7 @@ void qz_nearest_set(struct qz_nearest *a, const f16_t *table, int bits,
             a->reach[a->n++] = (int16_t)(floor_key(mid * down, &lay) + 1);
         head = q;
     }
-    if (k > FEW)
+    if (a->coded)
         set_codes(a, span);
 }
 
@@ -146,21 +151,95 @@ static void few_avx2(const struct qz_nearest *a, uint8_t *dst,
     }
     few_scalar(a, dst + i, src + i, n - i);
 }
+
+ATTR_TARGET("avx512f,avx512bw")
+static void few_avx512(const struct qz_nearest *a, uint8_t *dst,
+                       const uint16_t *src, size_t n)
+{
+    const __m512i ones = _mm512_set1_epi16(-1), one = _mm512_set1_epi16(1);
+    __m512i reach[FEW];
+    size_t i;
+    int q;
+
+    for (q = 0; q < a->n; q++)
+        reach[q] = _mm512_set1_epi16(a->reach[q]);
+    for (i = 0; i + 32 <= n; i += 32) {
+        __m512i v = _mm512_loadu_si512(src + i), c = _mm512_setzero_si512();
+        __m512i k = _mm512_srli_epi16(_mm512_srai_epi16(v, 15), 1);
+
+        k = _mm512_xor_si512(v, k);
+        k = _mm512_mask_mov_epi16(k, _mm512_cmpeq_epi16_mask(k, ones), c);
+        for (q = 0; q < a->n; q++)
+            c = _mm512_mask_add_epi16(c, _mm512_cmpge_epi16_mask(k, reach[q]),
+                                      c, one);
+        _mm256_storeu_si256((__m256i *)(void *)(dst + i),
+                            _mm512_cvtepi16_epi8(c));
+    }
+    few_scalar(a, dst + i, src + i, n - i);
+}
 #endif
+
+#if defined(__aarch64__)
+static int16x8_t keys8(const uint16_t *src)
+{
+    int16x8_t v = vreinterpretq_s16_u16(vld1q_u16(src));
+    uint16x8_t flip = vshrq_n_u16(vreinterpretq_u16_s16(vshrq_n_s16(v, 15)), 1);
+    int16x8_t k = veorq_s16(v, vreinterpretq_s16_u16(flip));
+    uint16x8_t zero = vceqq_s16(k, vdupq_n_s16(-1));
+
+    return vsubq_s16(k, vreinterpretq_s16_u16(zero));
+}
+
+static void few_neon(const struct qz_nearest *a, uint8_t *dst,
+                     const uint16_t *src, size_t n)
+{
+    int16x8_t reach[FEW];
+    size_t i;
+    int q;
+
+    for (q = 0; q < a->n; q++)
+        reach[q] = vdupq_n_s16(a->reach[q]);
+    for (i = 0; i + 16 <= n; i += 16) {
+        int16x8_t k0 = keys8(src + i), k1 = keys8(src + i + 8);
+        uint16x8_t c0 = vdupq_n_u16(0), c1 = c0;
+
+        for (q = 0; q < a->n; q++) {
+            c0 = vsubq_u16(c0, vcgeq_s16(k0, reach[q]));
+            c1 = vsubq_u16(c1, vcgeq_s16(k1, reach[q]));
+        }
+        vst1q_u8(dst + i, vcombine_u8(vmovn_u16(c0), vmovn_u16(c1)));
+    }
+    few_scalar(a, dst + i, src + i, n - i);
+}
+#endif
+
+static void few(const struct qz_nearest *a, uint8_t *dst, const uint16_t *src,
+                size_t n)
+{
+    unsigned cpu = cpu_features();
+
+#if defined(__x86_64__)
+    if ((cpu & CPU_AVX512) != 0)
+        few_avx512(a, dst, src, n);
+    else if ((cpu & CPU_AVX2) != 0)
+        few_avx2(a, dst, src, n);
+    else
+#elif defined(__aarch64__)
+    if ((cpu & CPU_NEON) != 0)
+        few_neon(a, dst, src, n);
+    else
+#endif
+        few_scalar(a, dst, src, n);
+    (void)cpu;
+}
 
 void qz_nearest_map(const struct qz_nearest *a, uint8_t *dst,
                     const uint16_t *src, size_t n)
 {
     size_t i;
 
-    if (a->n < FEW) {
-#if defined(__x86_64__)
-        if ((cpu_features() & CPU_AVX2) != 0) {
-            few_avx2(a, dst, src, n);
-            return;
-        }
-#endif
-        few_scalar(a, dst, src, n);
+    if (!a->coded) {
+        few(a, dst, src, n);
         return;
     }
     for (i = 0; i < n; i++)

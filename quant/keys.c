@@ -13,6 +13,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define CHUNK 2048
@@ -112,12 +114,47 @@ static void keys_avx2(int16_t *keys, struct qz_span *span, const uint16_t *src,
 }
 #endif
 
+#if defined(__aarch64__)
+static void keys_neon(int16_t *keys, struct qz_span *span, const uint16_t *src,
+                      size_t n)
+{
+    int16x8_t lo = vdupq_n_s16(span->lo), hi = vdupq_n_s16(span->hi);
+    uint16x8_t near = vdupq_n_u16(span->near);
+    size_t i;
+
+    for (i = 0; i + 8 <= n; i += 8) {
+        uint16x8_t v = vld1q_u16(src + i), k;
+        int16x8_t s = vreinterpretq_s16_u16(v);
+
+        k = vshrq_n_u16(vreinterpretq_u16_s16(vshrq_n_s16(s, 15)), 1);
+        k = veorq_u16(v, k);
+        /* -1, minus zero, becomes 0. */
+        k = vsubq_u16(k, vceqq_u16(k, vdupq_n_u16(0xffff)));
+        s = vreinterpretq_s16_u16(k);
+        vst1q_s16(keys + i, s);
+        lo = vminq_s16(lo, s);
+        hi = vmaxq_s16(hi, s);
+        v = vsubq_u16(vandq_u16(v, vdupq_n_u16(0x7fff)), vdupq_n_u16(1));
+        near = vminq_u16(near, v);
+    }
+    span->lo = vminvq_s16(lo);
+    span->hi = vmaxvq_s16(hi);
+    span->near = vminvq_u16(near);
+    keys_scalar(keys + i, span, src + i, n - i);
+}
+#endif
+
 static void get_keys(int16_t *keys, struct qz_span *span, const uint16_t *src,
                      size_t n)
 {
 #if defined(__x86_64__)
     if ((cpu_features() & CPU_AVX2) != 0) {
         keys_avx2(keys, span, src, n);
+        return;
+    }
+#elif defined(__aarch64__)
+    if ((cpu_features() & CPU_NEON) != 0) {
+        keys_neon(keys, span, src, n);
         return;
     }
 #endif
@@ -219,6 +256,36 @@ static size_t take_avx2(uint32_t *counts, int lo, int hi, int16_t *keys,
 }
 #endif
 
+#if defined(__aarch64__)
+/* Empty blocks of eight are passed over, as above. */
+static size_t take_neon(uint32_t *counts, int lo, int hi, int16_t *keys,
+                        double *weights, size_t m)
+{
+    int k;
+
+    for (k = lo & ~7; k <= hi; k += 8) {
+        uint32_t *p = counts + KEYS / 2 + k;
+
+        if (vmaxvq_u32(vorrq_u32(vld1q_u32(p), vld1q_u32(p + 4))) != 0)
+            m = take_scalar(counts, k, k + 7, keys, weights, m);
+    }
+    return m;
+}
+#endif
+
+static size_t take(uint32_t *counts, int lo, int hi, int16_t *keys,
+                   double *weights, size_t m)
+{
+#if defined(__x86_64__)
+    if ((cpu_features() & CPU_AVX2) != 0)
+        return take_avx2(counts, lo, hi, keys, weights, m);
+#elif defined(__aarch64__)
+    if ((cpu_features() & CPU_NEON) != 0)
+        return take_neon(counts, lo, hi, keys, weights, m);
+#endif
+    return take_scalar(counts, lo, hi, keys, weights, m);
+}
+
 /* The up to three stretches of a span that can hold data. */
 static int stretches(const struct qz_span *span, int ends[3][2])
 {
@@ -246,12 +313,7 @@ size_t qz_compact(uint32_t *counts, const struct qz_span *span, int16_t *keys,
     size_t m = 0;
 
     for (i = 0; i < n; i++)
-#if defined(__x86_64__)
-        if ((cpu_features() & CPU_AVX2) != 0)
-            m = take_avx2(counts, ends[i][0], ends[i][1], keys, weights, m);
-        else
-#endif
-            m = take_scalar(counts, ends[i][0], ends[i][1], keys, weights, m);
+        m = take(counts, ends[i][0], ends[i][1], keys, weights, m);
     return m;
 }
 

@@ -9,25 +9,33 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
+/* Eight at a time, merged pairwise into lanes of 16, 32 and 64 bits. */
 static void pack_scalar(uint8_t *dst, const uint8_t *src, size_t n, int bits)
 {
-    uint32_t acc = 0;
-    int have = 0;
+    const int b = bits;
+    uint64_t v, acc = 0;
     size_t i;
+    int k;
 
-    for (i = 0; i < n; i++) {
-        acc |= (uint32_t)src[i] << have;
-        have += bits;
-        if (have >= 8) {
-            *dst++ = (uint8_t)acc;
-            acc >>= 8;
-            have -= 8;
-        }
+    for (; n >= 8; n -= 8, src += 8) {
+        for (v = 0, k = 0; k < 8; k++)
+            v |= (uint64_t)src[k] << 8 * k;
+        v = (v & UINT64_C(0x00ff00ff00ff00ff)) |
+            (v >> 8 & UINT64_C(0x00ff00ff00ff00ff)) << b;
+        v = (v & UINT64_C(0x0000ffff0000ffff)) |
+            (v >> 16 & UINT64_C(0x0000ffff0000ffff)) << 2 * b;
+        v = (v & UINT32_MAX) | v >> 32 << 4 * b;
+        for (k = 0; k < b; k++)
+            *dst++ = (uint8_t)(v >> 8 * k);
     }
-    if (have > 0)
-        *dst = (uint8_t)acc;
+    for (i = 0; i < n; i++)
+        acc |= (uint64_t)src[i] << i * (size_t)b;
+    for (i = 0; i < (n * (size_t)b + 7) / 8; i++)
+        *dst++ = (uint8_t)(acc >> 8 * i);
 }
 
 #if defined(__x86_64__)
@@ -86,6 +94,44 @@ static size_t pack_avx2(uint8_t *dst, const uint8_t *src, size_t n, int bits)
 }
 #endif
 
+#if defined(__aarch64__)
+/* The same merging in both halves of a vector; 16 elements take 2 * bits
+ * bytes of the 16 that are stored. */
+static size_t pack_neon(uint8_t *dst, const uint8_t *src, size_t n, int bits)
+{
+    const int b = bits;
+    const int16x8_t up16 = vdupq_n_s16((int16_t)b);
+    const int32x4_t up32 = vdupq_n_s32(2 * b);
+    const int64x2_t up64 = vdupq_n_s64(4 * b);
+    uint8_t order[16];
+    uint8x16_t take;
+    size_t i;
+    int k;
+
+    for (k = 0; k < 16; k++)
+        order[k] = (uint8_t)(k < b ? k : k < 2 * b ? k - b + 8 : 0xff);
+    take = vld1q_u8(order);
+    /* What 128 elements pack to holds the 16 bytes of the last store. */
+    for (i = 0; i + 128 <= n; i += 16) {
+        uint16x8_t v = vreinterpretq_u16_u8(vld1q_u8(src + i));
+        uint32x4_t w;
+        uint64x2_t x;
+
+        v = vorrq_u16(vandq_u16(v, vdupq_n_u16(0xff)),
+                      vshlq_u16(vshrq_n_u16(v, 8), up16));
+        w = vreinterpretq_u32_u16(v);
+        w = vorrq_u32(vandq_u32(w, vdupq_n_u32(0xffff)),
+                      vshlq_u32(vshrq_n_u32(w, 16), up32));
+        x = vreinterpretq_u64_u32(w);
+        x = vorrq_u64(vandq_u64(x, vdupq_n_u64(UINT32_MAX)),
+                      vshlq_u64(vshrq_n_u64(x, 32), up64));
+        vst1q_u8(dst, vqtbl1q_u8(vreinterpretq_u8_u64(x), take));
+        dst += 2 * b;
+    }
+    return i;
+}
+#endif
+
 void qz_pack(uint8_t *dst, const uint8_t *indices, size_t n, int bits)
 {
     size_t done = 0;
@@ -97,6 +143,9 @@ void qz_pack(uint8_t *dst, const uint8_t *indices, size_t n, int bits)
 #if defined(__x86_64__)
     if ((cpu_features() & CPU_AVX2) != 0)
         done = pack_avx2(dst, indices, n, bits);
+#elif defined(__aarch64__)
+    if ((cpu_features() & CPU_NEON) != 0)
+        done = pack_neon(dst, indices, n, bits);
 #endif
     pack_scalar(dst + done / 8 * (size_t)bits, indices + done, n - done, bits);
 }

@@ -95,10 +95,12 @@ size_t qz_compact_wide(const uint64_t *wide, const struct qz_span *span,
                        int16_t *keys, double *weights);
 
 /* Nearest table entry by comparison of keys: index = how many thresholds
- * the key has reached. `codes` has an index for each bit pattern (only for
- * tables of more than 16). */
+ * the key has reached. `coded`: `codes` has the index for each bit pattern of
+ * the span; a table of up to 16 does without where keys are compared many at
+ * a time. */
 struct qz_nearest {
     int n;
+    bool coded;
     int16_t reach[QZ_MAX_CLUSTERS];
     uint8_t codes[KEYS];
 };
