@@ -31,8 +31,8 @@ struct entry {
 struct rope_entry {
     struct mil_data data;
     const struct rope_params *rope;
-    double *inv_freq;
-    double scaling; /* the caller's times the rope type's */
+    float *inv_freq;
+    double scale; /* the caller's */
     int dim;
     bool is_sin;
     struct rope_entry *next;
@@ -447,24 +447,34 @@ int weights_raw_rows(const struct mil_data *d, uint64_t row, uint64_t n,
 
 /* ---- RoPE tables ---- */
 
-static double clamp01(double x)
+/*
+ * In float32 step by step, as transformers computes them: at position 2000 an
+ * angle in float32 is up to 1e-4 off, which decides how many of the sines are
+ * rounded to fp16, and a table from exact angles would not be the model's.
+ */
+
+/* theta^(2i/dim) */
+static float rope_period(const struct rope_params *r, int i)
 {
-    return x < 0 ? 0 : x > 1 ? 1 : x;
+    float power = (float)(2 * i) / (float)r->dim;
+
+    return (float)dm_pow((double)(float)r->theta, (double)power);
 }
 
+static const double two_pi = 6.28318530717958647693;
+
 /* Index (fractional) of the frequency that turns `b` times within the
- * original context: transformers' yarn rule. */
+ * original context: transformers' yarn rule, which is in double. */
 static double yarn_index(const struct rope_params *r, double b)
 {
-    const double two_pi = 6.28318530717958647693;
-
     return r->dim * dm_log(r->original_max / (two_pi * b)) /
            (2 * dm_log(r->theta));
 }
 
-static void yarn(const struct rope_params *r, double *f)
+static void yarn(const struct rope_params *r, float *f)
 {
     double lo = yarn_index(r, r->beta_fast), hi = yarn_index(r, r->beta_slow);
+    float span;
 
     if (r->truncate) {
         lo = floor(lo);
@@ -474,35 +484,37 @@ static void yarn(const struct rope_params *r, double *f)
     hi = hi > r->dim - 1 ? r->dim - 1 : hi;
     if (lo == hi)
         hi += 0.001;
+    span = (float)(hi - lo);
     for (int i = 0; i < r->dim / 2; i++) {
-        double m = clamp01((i - lo) / (hi - lo));
+        float period = rope_period(r, i), m = ((float)i - (float)lo) / span;
 
-        f[i] = f[i] / r->factor * m + f[i] * (1 - m);
+        m = 1.0f - (m < 0 ? 0.0f : m > 1 ? 1.0f : m); /* what is kept */
+        f[i] =
+            1.0f / ((float)r->factor * period) * (1.0f - m) + 1.0f / period * m;
     }
 }
 
-static void llama3(const struct rope_params *r, double *f)
+static void llama3(const struct rope_params *r, float *f)
 {
-    const double two_pi = 6.28318530717958647693;
-    double wl_low = r->original_max / r->low_freq_factor;
-    double wl_high = r->original_max / r->high_freq_factor;
+    float longest = (float)(r->original_max / r->low_freq_factor);
+    float shortest = (float)(r->original_max / r->high_freq_factor);
+    float span = (float)(r->high_freq_factor - r->low_freq_factor);
 
     for (int i = 0; i < r->dim / 2; i++) {
-        double wl = two_pi / f[i], s;
+        float wave = (float)two_pi / f[i], m;
 
-        if (wl < wl_high)
+        if (wave < shortest)
             continue;
-        if (wl > wl_low) {
-            f[i] /= r->factor;
+        if (wave > longest) {
+            f[i] /= (float)r->factor;
             continue;
         }
-        s = (r->original_max / wl - r->low_freq_factor) /
-            (r->high_freq_factor - r->low_freq_factor);
-        f[i] = (1 - s) * f[i] / r->factor + s * f[i];
+        m = ((float)r->original_max / wave - (float)r->low_freq_factor) / span;
+        f[i] = (1.0f - m) * f[i] / (float)r->factor + m * f[i];
     }
 }
 
-int rope_frequencies(const struct rope_params *r, double *f, struct err *e)
+int rope_frequencies(const struct rope_params *r, float *f, struct err *e)
 {
     if (r->dim <= 0 || r->dim % 2 || !(r->theta > 1))
         return err_set(e, ERR_INPUT,
@@ -510,18 +522,18 @@ int rope_frequencies(const struct rope_params *r, double *f, struct err *e)
                        "(an even width and theta above 1 are needed)",
                        r->dim, r->theta);
     for (int i = 0; i < r->dim / 2; i++)
-        f[i] = dm_pow(r->theta, -2.0 * i / r->dim);
+        f[i] = 1.0f / rope_period(r, i);
     switch (r->type) {
     case ROPE_DEFAULT: break;
     case ROPE_LINEAR:
         for (int i = 0; i < r->dim / 2; i++)
-            f[i] /= r->factor;
+            f[i] /= (float)r->factor;
         break;
     case ROPE_LLAMA3: llama3(r, f); break;
     case ROPE_YARN: yarn(r, f); break;
     case ROPE_PROPORTIONAL:
         for (int i = 0; i < r->dim / 2; i++)
-            f[i] = i < r->live ? f[i] / r->factor : 0;
+            f[i] = i < r->live ? f[i] / (float)r->factor : 0;
         break;
     }
     return 0;
@@ -530,12 +542,13 @@ int rope_frequencies(const struct rope_params *r, double *f, struct err *e)
 static f16_t rope_elem(const struct rope_entry *r, uint64_t el)
 {
     uint64_t pos = el / (uint64_t)r->dim;
-    int half = r->dim / 2;
+    uint64_t i = el % (uint64_t)r->dim % (uint64_t)(r->dim / 2);
+    float angle = (float)pos * r->inv_freq[i], v;
     double s, c;
 
-    dm_sincos((double)pos * r->inv_freq[el % (uint64_t)r->dim % (uint64_t)half],
-              &s, &c);
-    return f64_to_f16((r->is_sin ? s : c) * r->scaling);
+    dm_sincos((double)angle, &s, &c);
+    v = (float)(r->is_sin ? s : c) * (float)r->rope->attention_scaling;
+    return f64_to_f16((double)v * r->scale);
 }
 
 static int read_rope(void *cookie, uint64_t offset, void *dst, size_t n,
@@ -558,18 +571,18 @@ static int read_rope(void *cookie, uint64_t offset, void *dst, size_t n,
 
 static struct rope_entry *new_rope(struct weights *w,
                                    const struct rope_params *p, uint64_t rows,
-                                   bool is_sin, double scaling, struct err *e)
+                                   bool is_sin, double scale, struct err *e)
 {
     int64_t dims[2] = { (int64_t)rows, p->dim };
     struct rope_entry *r = arena_alloc(&w->arena, 1, sizeof(*r), e);
 
     if (!r)
         return NULL;
-    r->inv_freq = arena_alloc(&w->arena, (size_t)p->dim, sizeof(double), e);
+    r->inv_freq = arena_alloc(&w->arena, (size_t)p->dim, sizeof(float), e);
     if (!r->inv_freq || rope_frequencies(p, r->inv_freq, e))
         return NULL;
     r->rope = p;
-    r->scaling = scaling;
+    r->scale = scale;
     r->dim = p->dim;
     r->is_sin = is_sin;
     r->data.type = mil_type_make(MIL_F16, 2, dims);
@@ -587,14 +600,12 @@ const struct mil_data *weights_rope(struct weights *w,
                                     uint64_t rows, bool is_sin, double scale,
                                     struct err *e)
 {
-    double scaling = scale * rope->attention_scaling;
     struct rope_entry *r = w->rope;
 
-    while (r &&
-           (r->rope != rope || r->is_sin != is_sin || r->scaling != scaling ||
-            r->data.type.dims[0] != (int64_t)rows))
+    while (r && (r->rope != rope || r->is_sin != is_sin || r->scale != scale ||
+                 r->data.type.dims[0] != (int64_t)rows))
         r = r->next;
     if (!r)
-        r = new_rope(w, rope, rows, is_sin, scaling, e);
+        r = new_rope(w, rope, rows, is_sin, scale, e);
     return r ? &r->data : NULL;
 }

@@ -41,9 +41,9 @@ const struct mil_data *weights_get(struct weights *w,
                                    struct err *e) ATTR_MUST_USE;
 
 /* cos (is_sin false) or sin rows [rows, dim] for positions 0 .. rows - 1,
- * fp16, both halves of a row equal (rotate-half), times `scale`. Computed in
- * double by arithmetic that is the same on every machine. `rope` is one of the
- * checkpoint's hyper-parameters. */
+ * fp16, both halves of a row equal (rotate-half), times `scale`. Frequencies
+ * and angles are float32, as transformers has them, by arithmetic that is the
+ * same on every machine. `rope` is one of the checkpoint's hyper-parameters. */
 const struct mil_data *weights_rope(struct weights *w,
                                     const struct rope_params *rope,
                                     uint64_t rows, bool is_sin, double scale,
@@ -72,8 +72,9 @@ int weights_raw_rows(const struct mil_data *d, uint64_t row, uint64_t n,
 const struct need *weights_need(const struct mil_data *d);
 uint64_t weights_place(const struct mil_data *d, uint64_t el, uint64_t *run);
 
-/* Frequencies of a RoPE setting: inv_freq[0 .. dim/2 - 1]. */
-int rope_frequencies(const struct rope_params *r, double *inv_freq,
+/* Frequencies of a RoPE setting: inv_freq[0 .. dim/2 - 1], every step rounded
+ * to float32 as in transformers' modeling_rope_utils. */
+int rope_frequencies(const struct rope_params *r, float *inv_freq,
                      struct err *e) ATTR_MUST_USE;
 
 #endif

@@ -469,22 +469,22 @@ Test(models_gemma, rotations_of_gemma4)
            ERR_INPUT, "'rope_scaling' and 'rope_parameters' are both there");
 }
 
-/* Frequencies in double, as the graph's tables have them. */
+/* Of the graph's tables, in float32. */
 Test(models_gemma, known_frequencies)
 {
     struct hparams hp = accept(G4(""));
-    double f[256];
+    float f[256];
 
     cr_assert_eq(rope_frequencies(&hp.rope, f, &e), 0, "%s", e.text);
-    cr_expect_float_eq(f[1], 0.947463526, 1e-9);
-    cr_expect_float_eq(f[2], 0.897687132, 1e-9);
-    cr_expect_float_eq(f[63], 0.0333762469, 1e-10);
+    cr_expect_float_eq(f[1], 0.947463526f, 1e-7f);
+    cr_expect_float_eq(f[2], 0.897687132f, 1e-7f);
+    cr_expect_float_eq(f[63], 0.0333762469f, 4e-9f);
     for (int i = 64; i < 256; i++)
         cr_expect_eq(f[i], 0);
     cr_assert_eq(rope_frequencies(&hp.rope_local, f, &e), 0, "%s", e.text);
-    cr_expect_float_eq(f[1], 0.930572041, 1e-9);
-    cr_expect_float_eq(f[64], 0.01, 1e-12);
-    cr_expect_float_eq(f[127], 1.07460783e-04, 1e-12);
+    cr_expect_float_eq(f[1], 0.930572041f, 1e-7f);
+    cr_expect_float_eq(f[64], 0.01f, 1e-9f);
+    cr_expect_float_eq(f[127], 1.07460783e-04f, 2e-11f);
 }
 
 /* ---- counts ---- */

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "converter/base/cpu.h"
+#include "converter/base/num.h"
 #include "models/oracle_math.h"
+#include "models/weights.h"
 
 static struct err err;
 
@@ -315,6 +317,70 @@ Test(oracle_math, proportional_frequencies)
     r.factor = 4;
     cr_assert_eq(oracle_rope_freq(&r, f, &err), 0);
     near_rel((double)f[1], 0.947463526 / 4, 1e-6, "f", 1);
+}
+
+#define ROWS 4096
+
+/* The graph's tables are the reference's rows rounded to fp16, to the bit. */
+static void tables_match(const struct rope_params *r, bool is_sin)
+{
+    static f16_t table[ROWS * 128];
+    struct ckpt none = { 0 };
+    struct weights *w = weights_new(&none, &err);
+    const struct mil_data *d = weights_rope(w, r, ROWS, is_sin, 1, &err);
+    size_t half = (size_t)r->dim / 2, differ = 0;
+    float f[64], row[2][64];
+
+    cr_assert(d && d->bytes <= sizeof table, "%s", err.text);
+    cr_assert_eq(d->read(d->cookie, 0, table, (size_t)d->bytes, &err), 0);
+    cr_assert_eq(oracle_rope_freq(r, f, &err), 0);
+    for (size_t p = 0; p < ROWS; p++) {
+        oracle_rope_row(r, f, (int64_t)p, row[0], row[1]);
+        for (size_t i = 0; i < half; i++) {
+            f16_t want = f32_to_f16(row[is_sin][i]);
+
+            differ += load_le16(&table[2 * p * half + i]) != want;
+            differ += load_le16(&table[(2 * p + 1) * half + i]) != want;
+        }
+    }
+    cr_expect_eq(differ, 0, "rope type %d: %zu of %d", (int)r->type, differ,
+                 ROWS * r->dim);
+    weights_free(w);
+}
+
+Test(oracle_math, tables_are_those_of_the_graph)
+{
+    struct rope_params all[] = {
+        { .type = ROPE_DEFAULT, .theta = 1e4, .dim = 128 },
+        { .type = ROPE_DEFAULT, .theta = 1e6, .dim = 22 },
+        { .type = ROPE_LINEAR, .theta = 1e6, .dim = 96, .factor = 8 },
+        { .type = ROPE_PROPORTIONAL,
+          .theta = 1e6,
+          .dim = 128,
+          .live = 16,
+          .factor = 3 },
+        { .type = ROPE_LLAMA3,
+          .theta = 500000,
+          .dim = 64,
+          .factor = 32,
+          .low_freq_factor = 1,
+          .high_freq_factor = 4,
+          .original_max = 8192 },
+        { .type = ROPE_YARN,
+          .theta = 1e6,
+          .dim = 128,
+          .factor = 4,
+          .original_max = 32768,
+          .beta_fast = 32,
+          .beta_slow = 1,
+          .truncate = true },
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        all[i].attention_scaling = all[i].type == ROPE_YARN ? 1.138629436 : 1;
+        tables_match(&all[i], false);
+        tables_match(&all[i], true);
+    }
 }
 
 Test(oracle_math, simd_gives_the_same_bits)
