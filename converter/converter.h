@@ -140,6 +140,7 @@ struct cv_job {
     int n_states;
     uint64_t state_bytes;
     int stream_exp; /* given, or chosen when conversion begins: cv_convert */
+    int norm_exp;   /* by epsilon, and by the range once that is measured */
     uint64_t disk_bytes;   /* of the package, assets included */
     uint64_t memory_bytes; /* bound of the conversion's peak */
     /* Mixture of experts: all of their bytes; weights that a token reads, and

@@ -298,7 +298,9 @@ static int build_functions(struct cv_job *j, const struct cv_part *part,
                            struct mil_program *p, struct err *e)
 {
     const struct model_arch *a = j->ckpt.hp.arch;
-    struct graph g = { .tokens = 1, .stream_exp = j->stream_exp };
+    struct graph g = { .tokens = 1,
+                       .stream_exp = j->stream_exp,
+                       .norm_exp = j->norm_exp };
 
     switch (part->kind) {
     case CV_EMBEDDINGS:

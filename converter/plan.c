@@ -673,6 +673,7 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
         return -1;
     buf_puts(&j->notes, buf_text(&j->ckpt.notes));
     j->stream_exp = o->scale_given ? o->stream_exp : 0;
+    j->norm_exp = range_norm_exp(&j->ckpt.hp, NULL);
     j->weights = weights_new(&j->ckpt, e);
     if (!j->weights || range_check_exp(&j->ckpt.hp, j->stream_exp, e) ||
         open_guides(j, plan_only, e) || name_job(j, e) || check_shape(j, e) ||

@@ -71,6 +71,7 @@ static int judge(struct cv_job *j, const struct range_report *r, struct err *e)
 {
     struct err why = ERR_INIT;
 
+    j->norm_exp = range_norm_exp(&j->ckpt.hp, r);
     if (!range_choose(&j->ckpt.hp, r, &j->stream_exp, &j->notes, &why))
         return 0;
     if (weights_check(&j->ckpt, e))

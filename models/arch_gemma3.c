@@ -139,10 +139,11 @@ static mil_ref keep(struct mb *b, const struct graph *g, struct kv_store *c,
 
 /* ---- layers ---- */
 
+/* The matrix times 2^exp. */
 static mil_ref heads(struct mb *b, const struct graph *g, int64_t layer,
-                     const char *name, int64_t n, mil_ref in)
+                     const char *name, int exp, int64_t n, mil_ref in)
 {
-    struct weight_spec s = { 0 };
+    struct weight_spec s = { .scale_exp = exp };
 
     return parts_to_heads(b, parts_project(b, g, layer, name, false, s, in), n);
 }
@@ -154,7 +155,8 @@ static mil_ref turn(struct mb *b, const struct graph *g,
 {
     char t[128];
     struct norm_spec s = { .tensor = gemma_tensor(t, layer, name),
-                           .factor = factor };
+                           .factor = factor,
+                           .eps = gemma_matrix_eps(g) };
 
     x = parts_norm(b, g, x, &s);
     return parts_rotate(b, x, kind->cos, kind->sin);
@@ -179,25 +181,27 @@ static mil_ref layer(struct mb *b, const struct graph *g, struct gemma *d,
     int64_t n = hp_layer_kv_heads(hp, l);
     int64_t slot = gemma_slots_before(hp, sliding, l);
     double scale = 1 / sqrt(hp->query_pre_attn_scalar);
-    struct weight_spec s = { 0 };
+    double eps = gemma_matrix_eps(g);
+    struct weight_spec end = { .scale_exp = g->norm_exp };
     mil_ref y = gemma_pre_norm(b, g, l, "input_layernorm.weight", x), q, k, v;
 
     y = parts_to_conv(b, y);
-    k = heads(b, g, l, "self_attn.k_proj", n, y);
-    v = heads(b, g, l, "self_attn.v_proj", n, y);
+    k = heads(b, g, l, "self_attn.k_proj", g->norm_exp, n, y);
+    v = heads(b, g, l, "self_attn.v_proj", 0, n, y);
     k = turn(b, g, kind, l, "self_attn.k_norm.weight", 0, k);
     k = keep(b, g, &kind->kv, slot, sliding, k);
     v = keep(b, g, &kind->kv, kind->slots + slot, sliding, v);
     narrow(b, g, d, l, &x, &y);
-    q = heads(b, g, l, "self_attn.q_proj", hp->heads, y);
+    q = heads(b, g, l, "self_attn.q_proj", g->norm_exp, hp->heads, y);
     q = turn(b, g, kind, l, "self_attn.q_norm.weight", scale, q);
     q = parts_from_heads(b, gemma_attend(b, q, k, v, kind->cap));
-    y = parts_project(b, g, l, "self_attn.o_proj", false, s, q);
+    y = parts_project(b, g, l, "self_attn.o_proj", false, end, q);
     y = parts_from_conv(b, y);
-    x = gemma_add_branch(b, g, l, "post_attention_layernorm.weight", x, y);
+    x = gemma_add_branch(b, g, l, "post_attention_layernorm.weight", eps, x, y);
     y = gemma_pre_norm(b, g, l, "pre_feedforward_layernorm.weight", x);
     y = parts_from_conv(b, gemma_mlp(b, g, l, parts_to_conv(b, y)));
-    return gemma_add_branch(b, g, l, "post_feedforward_layernorm.weight", x, y);
+    return gemma_add_branch(b, g, l, "post_feedforward_layernorm.weight", eps,
+                            x, y);
 }
 
 static void gemma3_chunk(struct mb *b, const struct graph *g)

@@ -133,11 +133,13 @@ static void begin_sliding(struct mb *b, const struct graph *g, struct gemma *d)
 
 /* ---- attention ---- */
 
-static mil_ref head_norm(struct mb *b, const struct graph *g, int64_t layer,
-                         const char *name, mil_ref x)
+/* A norm that reads a matrix. */
+static mil_ref matrix_norm(struct mb *b, const struct graph *g, int64_t layer,
+                           const char *name, mil_ref x)
 {
     char t[128];
-    struct norm_spec s = { .tensor = gemma_tensor(t, layer, name) };
+    struct norm_spec s = { .tensor = gemma_tensor(t, layer, name),
+                           .eps = gemma_matrix_eps(g) };
 
     return parts_norm(b, g, x, &s);
 }
@@ -151,7 +153,7 @@ static void store(struct mb *b, const struct graph *g, struct gemma *d,
     bool sliding = gemma_is_sliding(hp, layer);
     struct gemma_kind *kind = gemma_kind_of(g, d, layer);
     int64_t n = hp_layer_kv_heads(hp, layer);
-    struct weight_spec s = { 0 };
+    struct weight_spec s = { .scale_exp = g->norm_exp };
     mil_ref k, v;
 
     k = parts_project(b, g, layer, "self_attn.k_proj", false, s, in);
@@ -161,9 +163,9 @@ static void store(struct mb *b, const struct graph *g, struct gemma *d,
         v = parts_project(b, g, layer, "self_attn.v_proj", false, s, in);
         v = parts_to_heads(b, v, n);
     }
-    k = head_norm(b, g, layer, "self_attn.k_norm.weight", k);
+    k = matrix_norm(b, g, layer, "self_attn.k_norm.weight", k);
     k = parts_rotate(b, k, kind->cos, kind->sin);
-    v = parts_rms(b, v, hp->rms_eps);
+    v = parts_rms(b, v, gemma_matrix_eps(g));
     k = MB(b, concat, .values = MB_REFS(k, v), .axis = mb_int(b, 1),
            .interleave = mb_bool(b, false));
     parts_cache_write(b, &kind->kv, gemma_slots_before(hp, sliding, layer), k);
@@ -177,12 +179,12 @@ static mil_ref attention(struct mb *b, const struct graph *g, struct gemma *d,
     int64_t n = hp_layer_kv_heads(hp, layer);
     int64_t slot = gemma_slots_before(hp, gemma_is_sliding(hp, layer),
                                       hp_layer_kv_source(hp, layer));
-    struct weight_spec s = { 0 };
+    struct weight_spec s = { .scale_exp = g->norm_exp };
     mil_ref q, k, v;
 
     q = parts_project(b, g, layer, "self_attn.q_proj", false, s, in);
     q = parts_to_heads(b, q, hp->heads);
-    q = head_norm(b, g, layer, "self_attn.q_norm.weight", q);
+    q = matrix_norm(b, g, layer, "self_attn.q_norm.weight", q);
     q = parts_rotate(b, q, kind->cos, kind->sin);
     v = parts_slice(b, kind->kv.now, 0, slot, 1);
     k = parts_slice(b, v, 1, 0, n);
@@ -198,7 +200,7 @@ static mil_ref branch_norm(struct mb *b, const struct graph *g, int64_t layer,
                            const char *name, mil_ref x)
 {
     x = parts_from_conv(b, x);
-    return head_norm(b, g, layer, name, x);
+    return matrix_norm(b, g, layer, name, x);
 }
 
 /* The router reads the stream, not its pre-norm. per_expert_scale comes behind
@@ -238,7 +240,8 @@ static mil_ref mlp(struct mb *b, const struct graph *g, int64_t layer,
     w = route(b, g, layer, x);
     in = gemma_pre_norm(b, g, layer, "pre_feedforward_layernorm_2.weight", x);
     in = parts_to_conv(b, in);
-    in = moe_experts(b, g, layer, "experts", gemma_gelu_of_half, w, 0, in);
+    in = moe_experts(b, g, layer, "experts", gemma_gelu_of_half, w, g->norm_exp,
+                     in);
     in = branch_norm(b, g, layer, "post_feedforward_layernorm_2.weight", in);
     return MB(b, add, .x = y, .y = in);
 }
@@ -253,14 +256,15 @@ static mil_ref per_layer(struct mb *b, const struct graph *g,
     int64_t P = g->hp->ple_width, at = (layer - g->first_layer) * P;
     struct weight_spec half = { .role = MIL_ROLE_NORM,
                                 .scale_exp = -1 - g->stream_exp };
-    struct weight_spec plain = { .role = MIL_ROLE_NORM };
+    struct weight_spec end = { .role = MIL_ROLE_NORM,
+                               .scale_exp = g->norm_exp };
     mil_ref h = parts_to_conv(b, x), token;
 
     h = parts_project(b, g, layer, "per_layer_input_gate", false, half, h);
     h = gemma_gelu_of_half(b, h);
     token = parts_slice(b, d->ple, 1, at, P);
     h = MB(b, mul, .x = h, .y = token);
-    h = parts_project(b, g, layer, "per_layer_projection", false, plain, h);
+    h = parts_project(b, g, layer, "per_layer_projection", false, end, h);
     return parts_from_conv(b, h);
 }
 
@@ -277,6 +281,7 @@ static mil_ref layer(struct mb *b, const struct graph *g, struct gemma4 *d,
     char t[128];
     struct weight_spec scalar = { .tensor = gemma_tensor(t, l, "layer_scalar"),
                                   .role = MIL_ROLE_NORM };
+    double eps = gemma_matrix_eps(g);
     mil_ref y = gemma_pre_norm(b, g, l, "input_layernorm.weight", x);
 
     y = parts_to_conv(b, y);
@@ -288,12 +293,15 @@ static mil_ref layer(struct mb *b, const struct graph *g, struct gemma4 *d,
         y = parts_slice(b, y, 3, g->tokens - 1, 1);
     }
     y = attention(b, g, &d->kinds, l, y);
-    x = gemma_add_branch(b, g, l, "post_attention_layernorm.weight", x, y);
+    x = gemma_add_branch(b, g, l, "post_attention_layernorm.weight", eps, x, y);
     y = mlp(b, g, l, x);
-    x = gemma_add_branch(b, g, l, "post_feedforward_layernorm.weight", x, y);
+    /* With experts y is a sum of two norms. */
+    x = gemma_add_branch(b, g, l, "post_feedforward_layernorm.weight",
+                         g->hp->experts ? 0 : eps, x, y);
     if (d->ple) {
         y = per_layer(b, g, d, l, x);
-        x = gemma_add_branch(b, g, l, "post_per_layer_input_norm.weight", x, y);
+        x = gemma_add_branch(b, g, l, "post_per_layer_input_norm.weight", eps,
+                             x, y);
     }
     return MB(b, mul, .x = x, .y = parts_weight(b, g, &scalar));
 }

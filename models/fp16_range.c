@@ -14,6 +14,7 @@
 #include "models/oracle_priv.h"
 
 #define F16_LEAST 0x1p-24
+#define F16_LEAST_NORMAL 0x1p-14
 #define F16_MOST 65504.0
 
 double range_norm_eps(double eps, int stream_exp)
@@ -147,6 +148,32 @@ static void note_epsilon(const struct hparams *hp, const struct range_report *r,
                hp->rms_eps, exact, (F16_LEAST - exact) / (2 * square));
 }
 
+int range_norm_exp(const struct hparams *hp, const struct range_report *r)
+{
+    double most =
+        r ? fmax(r->peak[RANGE_MATRIX].value, r->peak[RANGE_BRANCH].value) : 0;
+    int k = 0;
+
+    while (hp->arch->norms_branches && hp->rms_eps > 0 &&
+           ldexp(hp->rms_eps, 2 * k) < F16_LEAST_NORMAL &&
+           ldexp(most, k + 1) <= RANGE_STREAM_GOAL)
+        k++;
+    return k;
+}
+
+static void note_norms(const struct hparams *hp, const struct range_report *r,
+                       struct buf *notes)
+{
+    int k = range_norm_exp(hp, r);
+
+    if (k)
+        buf_printf(notes,
+                   "epsilon %g is no normal number of fp16: what norms read "
+                   "from a matrix is computed times 2^%d, folded exactly into "
+                   "the matrix, and their epsilon is %g\n",
+                   hp->rms_eps, k, ldexp(hp->rms_eps, 2 * k));
+}
+
 int range_choose(const struct hparams *hp, const struct range_report *r,
                  int *stream_exp, struct buf *notes, struct err *e)
 {
@@ -167,6 +194,7 @@ int range_choose(const struct hparams *hp, const struct range_report *r,
                        notes, e))
             return -1;
     *stream_exp = s;
+    note_norms(hp, r, notes);
     if (!s)
         return buf_ok(notes, e);
     buf_printf(notes,

@@ -33,6 +33,11 @@ struct graph {
      * so (model_arch.scales_stream) are given another exponent than 0.
      */
     int stream_exp;
+    /* What a norm reads straight from a matrix is 2^norm_exp times the
+     * model's, folded into the matrix, and the norm's epsilon rms_eps times
+     * the square of it, so that fp16 holds it well: range_norm_exp(). Only of
+     * families that norm the ends of branches (model_arch.norms_branches). */
+    int norm_exp;
 };
 
 /* A Core ML state that every chunk declares. */

@@ -3,6 +3,7 @@
  */
 #include "models/parts_gemma.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -251,12 +252,18 @@ mil_ref gemma_pre_norm(struct mb *b, const struct graph *g, int64_t layer,
     return parts_rms_norm(b, g, x, gemma_tensor(t, layer, name));
 }
 
+double gemma_matrix_eps(const struct graph *g)
+{
+    return ldexp(g->hp->rms_eps, 2 * g->norm_exp);
+}
+
 mil_ref gemma_add_branch(struct mb *b, const struct graph *g, int64_t layer,
-                         const char *name, mil_ref x, mil_ref y)
+                         const char *name, double eps, mil_ref x, mil_ref y)
 {
     char t[128];
     struct norm_spec s = { .tensor = gemma_tensor(t, layer, name),
-                           .scale_exp = g->stream_exp };
+                           .scale_exp = g->stream_exp,
+                           .eps = eps };
 
     y = parts_norm(b, g, y, &s);
     return MB(b, add, .x = x, .y = y);
@@ -286,12 +293,13 @@ mil_ref gemma_mlp(struct mb *b, const struct graph *g, int64_t layer,
                   mil_ref in)
 {
     struct weight_spec half = { .scale_exp = -1 }, plain = { 0 };
+    struct weight_spec down = { .scale_exp = g->norm_exp };
     mil_ref h = parts_project(b, g, layer, "mlp.gate_proj", false, half, in);
     mil_ref up = parts_project(b, g, layer, "mlp.up_proj", false, plain, in);
 
     h = gemma_gelu_of_half(b, h);
     h = MB(b, mul, .x = h, .y = up);
-    return parts_project(b, g, layer, "mlp.down_proj", false, plain, h);
+    return parts_project(b, g, layer, "mlp.down_proj", false, down, h);
 }
 
 mil_ref gemma_attend(struct mb *b, mil_ref q, mil_ref k, mil_ref v, mil_ref cap)

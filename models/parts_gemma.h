@@ -66,13 +66,16 @@ const char *gemma_tensor(char out[128], int64_t layer, const char *name);
 /* Norm of the stream in front of a branch. */
 mil_ref gemma_pre_norm(struct mb *b, const struct graph *g, int64_t layer,
                        const char *name, mil_ref x);
-/* x + norm(y): the end of a branch. */
+/* Epsilon of a norm that reads a matrix (graph.norm_exp). */
+double gemma_matrix_eps(const struct graph *g);
+/* x + norm(y): the end of a branch. eps: gemma_matrix_eps(), or 0 if y is the
+ * model's own. */
 mil_ref gemma_add_branch(struct mb *b, const struct graph *g, int64_t layer,
-                         const char *name, mil_ref x, mil_ref y);
+                         const char *name, double eps, mil_ref x, mil_ref y);
 /* gelu_tanh(2 h), from h: the half is folded into the weights before it. No
  * intermediate leaves fp16. */
 mil_ref gemma_gelu_of_half(struct mb *b, mil_ref h);
-/* W_down(gelu(W_gate x) * W_up x), [1, H, 1, T] to [1, H, 1, T]. */
+/* 2^norm_exp W_down(gelu(W_gate x) * W_up x), [1, H, 1, T] to [1, H, 1, T]. */
 mil_ref gemma_mlp(struct mb *b, const struct graph *g, int64_t layer,
                   mil_ref in);
 /* softmax(min(q k^T, cap)) v with queries [1, NH, T, D], keys and values

@@ -250,6 +250,38 @@ Test(fp16_range, epsilon_scales_with_the_square_as_far_as_fp16_goes)
     cr_expect(!strstr(choose(true, true, RANGE_STREAM, 5e4).text, "2^-24"));
 }
 
+/* 1e-6 4^3 is the first that is no subnormal number of fp16. */
+Test(fp16_range, epsilon_behind_a_matrix)
+{
+    static const struct {
+        double eps, most;
+        int exp;
+    } want[] = {
+        { 1e-6, 1, 3 },    { 1e-5, 1, 2 },    { 1e-4, 1, 0 }, { 1e-6, 2048, 3 },
+        { 1e-6, 2049, 2 }, { 1e-6, 9000, 0 }, { 0, 1, 0 },
+    };
+    struct model_arch arch = { .norms_branches = true }, other = { 0 };
+
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        struct hparams hp = { .arch = &arch, .rms_eps = want[i].eps };
+        struct range_report r = { 0 };
+
+        r.peak[i % 2 ? RANGE_MATRIX : RANGE_BRANCH].value = want[i].most;
+        r.peak[RANGE_STREAM].value = 1e5;
+        cr_expect_eq(range_norm_exp(&hp, &r), want[i].exp, "%g %g: %d",
+                     want[i].eps, want[i].most, range_norm_exp(&hp, &r));
+        hp.arch = &other;
+        cr_expect_eq(range_norm_exp(&hp, &r), 0);
+    }
+    cr_expect_eq(range_norm_exp(&(struct hparams){ .arch = &arch,
+                                                   .rms_eps = 1e-6 },
+                                NULL),
+                 3);
+    cr_expect(strstr(choose(true, true, RANGE_STREAM, 1).text,
+                     "times 2^3, folded exactly into the matrix, and their "
+                     "epsilon is 6.4e-05"));
+}
+
 /* ---- options ---- */
 
 Test(fp16_range, scales_in_words)

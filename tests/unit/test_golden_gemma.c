@@ -50,6 +50,7 @@ static void build(const struct golden *x, const struct ckpt *c, struct buf *out)
                        .weights = w,
                        .ctx = 128,
                        .batch = 16,
+                       .norm_exp = 3,
                        .tokens = x->tokens,
                        .rotate = x->rotate,
                        .first_layer = x->first_layer,
@@ -92,9 +93,11 @@ static void compare(const struct golden *x, const struct buf *text)
 
     snprintf(path, sizeof(path), "%s/tests/golden/%s.mil", ANEMLL_SOURCE_DIR,
              x->file);
-    if (mode && !strcmp(mode, "write"))
+    if (mode && !strcmp(mode, "write")) {
+        remove(path); /* what is there is never written over */
         cr_assert_eq(io_write_file(path, text->data, text->len, &err), 0, "%s",
                      err.text);
+    }
     cr_assert_eq(io_read_file(path, 1 << 24, &want, &err), 0, "%s", err.text);
     line = first_difference(buf_text(text), buf_text(&want));
     cr_expect_eq(line, 0, "%s: line %d differs", x->file, line);
