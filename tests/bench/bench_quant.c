@@ -1,21 +1,26 @@
 /*
- * Speed of palettization on one thread, and its result for other programs
- * to look at.
+ * Palettization in figures: speed, error, and both beside other programs.
  *
  *     bench_quant [seconds per figure]
  *     bench_quant --dump BITS GROUP ROWS COLS bf16|f16 IN OUT
  *
- * The first form prints, for groups of synthetic bfloat16 weights, millions
- * of weights a second and the time of each stage. The second reads ROWS x
- * COLS raw little-endian values from IN and writes OUT: all tables (fp16),
- * then the packed indices, and prints the squared error.
+ * The first form prints a line per figure, with its bar where it has one, on
+ * synthetic weights. Times are the processor time of one thread, so that other
+ * load counts for little, but where a line says "clock". With the environment
+ * variable PEERS_PYTHON naming a Python that has tests/peers/requirements.txt
+ * the same tensors go through kmeans1d and coremltools (about half a minute).
+ *
+ * The second reads ROWS x COLS raw little-endian values from IN and writes OUT:
+ * all tables (fp16), then the packed indices, and prints the squared error.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "converter/base/cpu.h"
 #include "converter/base/mem.h"
 #include "quant/kmeans.h"
 #include "quant/stages.h"
@@ -46,13 +51,18 @@ static double student5(void)
     return gauss() / sqrt(s / 5);
 }
 
+static double seconds_of(clockid_t clock)
+{
+    struct timespec t = { 0 };
+
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Of this thread alone: other load does not count. */
 static double now(void)
 {
-    struct timespec t;
-
-    /* Of this thread alone: other load does not count. */
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static int die(const struct err *e)
@@ -61,13 +71,17 @@ static int die(const struct err *e)
     return 1;
 }
 
-enum { POOL = 64, ROWS = 8 };
+enum { POOL = 64, ROWS = 8, COLS = 1024, WIDE = 3072 };
+static const char *const names[] = { "gauss", "t5" };
+static const int widths[] = { 1, 2, 3, 4, 6, 8 };
+enum { WIDTHS = sizeof widths / sizeof widths[0] };
 
-static void weights(uint16_t *v, size_t cols, int tails)
+/* Rows of bfloat16 weights, each with a scale of its own. */
+static void weights(uint16_t *v, size_t rows, size_t cols, int tails)
 {
     size_t i, row;
 
-    for (row = 0; row < POOL * ROWS; row++) {
+    for (row = 0; row < rows; row++) {
         double scale = 0.02 * exp(0.25 * gauss());
 
         for (i = 0; i < cols; i++)
@@ -76,40 +90,185 @@ static void weights(uint16_t *v, size_t cols, int tails)
     }
 }
 
+/* ---- lines ---- */
+
+enum bar { NONE, LEAST, MOST };
+static int met, missed;
+
+static void line(const char *what, double figure, const char *unit,
+                 enum bar kind, double bar)
+{
+    bool good = kind == LEAST ? figure >= bar : figure <= bar;
+
+    /* A ratio just above 1 needs its decimals. */
+    printf("%-46s %11.*f %-9s", what,
+           figure < 0.1   ? 6
+           : figure < 1.5 ? 5
+           : figure < 10  ? 2
+                          : 1,
+           figure, unit);
+    if (kind != NONE) {
+        printf(" %s %-7g %s", kind == LEAST ? ">=" : "<=", bar,
+               good ? "met" : "MISSED");
+        *(good ? &met : &missed) += 1;
+    }
+    putchar('\n');
+    fflush(stdout);
+}
+
+static void lack(const char *what, const char *why)
+{
+    printf("%-46s not measured: %s\n", what, why);
+    missed++;
+}
+
+/* ---- speed ---- */
+
 struct times {
     double count, table, solve, assign, pack, all;
     double passes, distance, states;
 };
 
-/* Each stage over the whole pool, the best of as many rounds as fit. */
-static int measure(struct qz_scratch *s, const uint16_t *v, size_t n, int bits,
-                   double seconds, struct times *t, struct err *e)
+/* One group from keys to packed indices. */
+static int whole_path(struct qz_scratch *s, const uint16_t *v, const float *imp,
+                      size_t n, int bits, double *spent, double *sse,
+                      struct err *e)
 {
-    static uint8_t idx[ROWS * 4096], packed[ROWS * 4096];
+    static uint8_t idx[ROWS * WIDE], packed[ROWS * WIDE];
+    f16_t table[QZ_MAX_CLUSTERS];
+    struct qz_result r;
+    double t0 = now();
+    size_t bad;
+
+    if (qz_group(s, v, imp, n, QZ_BF16, 0, bits, table, idx, &r, &bad, e))
+        return -1;
+    qz_pack(packed, idx, n, bits);
+    *spent += now() - t0;
+    *sse += r.sse;
+    return 0;
+}
+
+/* Seconds for `groups` groups, the best of as many rounds as fit. */
+static int best_time(struct qz_scratch *s, const uint16_t *v, const float *imp,
+                     size_t n, size_t groups, int bits, double seconds,
+                     double *best, double *sse, struct err *e)
+{
+    double end = now() + seconds;
+    size_t g;
+
+    *best = INFINITY;
+    do {
+        double t = 0;
+
+        *sse = 0;
+        for (g = 0; g < groups; g++)
+            if (whole_path(s, v + g * n, imp, n, bits, &t, sse, e))
+                return -1;
+        *best = t < *best ? t : *best;
+    } while (now() < end);
+    return 0;
+}
+
+static int speed(struct qz_scratch *s, const uint16_t *v, const float *imp,
+                 double seconds, struct err *e)
+{
+    static const double bars[] = { 0, 0, 0, 100, 60, 45 };
+    char what[80];
+    int tails;
+    size_t w;
+
+    for (tails = 0; tails < 2; tails++) {
+        const uint16_t *x = v + (size_t)tails * POOL * ROWS * COLS;
+
+        for (w = 0; w < WIDTHS; w++) {
+            double plain = INFINITY, heavy = INFINITY, t, sse, rate;
+            int i;
+
+            /* In turns: what else runs here strikes both. */
+            for (i = 0; i < 4; i++) {
+                if (best_time(s, x, NULL, ROWS * COLS, POOL, widths[w],
+                              seconds / 8, &t, &sse, e))
+                    return -1;
+                plain = t < plain ? t : plain;
+                if (best_time(s, x, imp, ROWS * COLS, POOL, widths[w],
+                              seconds / 8, &t, &sse, e))
+                    return -1;
+                heavy = t < heavy ? t : heavy;
+            }
+            rate = 1e-6 * POOL * ROWS * COLS;
+            snprintf(what, sizeof what, "%d x %d %s, LUT%d", ROWS, COLS,
+                     names[tails], widths[w]);
+            line(what, rate / plain, "M/s", bars[w] > 0 ? LEAST : NONE,
+                 bars[w]);
+            snprintf(what, sizeof what, "%d x %d %s, LUT%d, weighted", ROWS,
+                     COLS, names[tails], widths[w]);
+            line(what, rate / heavy, "M/s", NONE, 0);
+            line("    of the unweighted speed", 100 * plain / heavy, "%", LEAST,
+                 50);
+        }
+    }
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    unsigned mask;
+} levels[] = {
+    { "scalar", 0 },
+    { "avx2", CPU_AVX2 },
+    { "avx512", CPU_AVX2 | CPU_AVX512 },
+    { "neon", CPU_NEON },
+};
+enum { LEVELS = sizeof levels / sizeof levels[0] };
+
+/* The best one ran above. */
+static int by_level(struct qz_scratch *s, const uint16_t *v, double seconds,
+                    struct err *e)
+{
+    unsigned have = cpu_features();
+    double t, sse;
+    char what[80];
+    size_t l, w;
+
+    for (w = 3; w < WIDTHS; w++)
+        for (l = 0; l < LEVELS; l++) {
+            if ((levels[l].mask & ~have) != 0)
+                continue;
+            cpu_mask(levels[l].mask);
+            if (best_time(s, v, NULL, ROWS * COLS, POOL, widths[w], seconds, &t,
+                          &sse, e))
+                return -1;
+            snprintf(what, sizeof what, "%d x %d gauss, LUT%d, %s", ROWS, COLS,
+                     widths[w], levels[l].name);
+            line(what, 1e-6 * POOL * ROWS * COLS / t, "M/s", NONE, 0);
+        }
+    cpu_mask(have);
+    return 0;
+}
+
+/* Each stage over the whole pool, the best of as many rounds as fit. A stage
+ * alone meets data that it has just seen: the sum is less than the whole. */
+static int stages(struct qz_scratch *s, const uint16_t *v, size_t n, int bits,
+                  double seconds, struct times *best, struct err *e)
+{
+    static uint8_t idx[ROWS * WIDE], packed[ROWS * WIDE];
     uint32_t borders[QZ_MAX_CLUSTERS + 1];
     f16_t table[QZ_MAX_CLUSTERS];
     struct qz_solve_info info;
     struct qz_result r;
-    double end = now() + seconds, t0, t1;
-    struct times best = { 9, 9, 9, 9, 9, 9, 0, 0, 0 };
-    int rounds = 0;
+    double end = now() + seconds, t0, t1, sse;
 
-    while (rounds++ == 0 || now() < end) {
+    best->all = INFINITY;
+    do {
         struct times one = { 0 };
-        size_t g, bad;
+        size_t g;
 
         for (g = 0; g < POOL; g++) {
             const uint16_t *w = v + g * n;
             struct qz_span span = QZ_SPAN_INIT;
 
-            t0 = now();
-            if (qz_group(s, w, NULL, n, QZ_BF16, 0, bits, table, idx, &r, &bad,
-                         e))
+            if (whole_path(s, w, NULL, n, bits, &one.all, &sse, e))
                 return -1;
-            qz_pack(packed, idx, n, bits);
-            t1 = now();
-            one.all += t1 - t0;
-
             qz_kmeans_info(s->km, &info);
             one.passes += info.passes;
             one.distance += info.distance;
@@ -135,49 +294,290 @@ static int measure(struct qz_scratch *s, const uint16_t *v, size_t n, int bits,
             qz_pack(packed, idx, n, bits);
             one.pack += now() - t0;
         }
-        if (one.all < best.all)
-            best = one;
-    }
-    *t = best;
+        if (one.all < best->all)
+            *best = one;
+    } while (now() < end);
     return 0;
+}
+
+static int profile(struct qz_scratch *s, double seconds, struct err *e)
+{
+    static uint16_t v[POOL * ROWS * WIDE];
+    struct times t;
+    size_t c, w;
+    int tails;
+
+    printf("\nwhere the time goes, us a group: whole, count, solve, rest of "
+           "the table,\nassign, pack; passes, clusters off, states of the "
+           "layers\n");
+    for (c = COLS; c <= WIDE; c += WIDE - COLS)
+        for (tails = 0; tails < 2; tails++) {
+            weights(v, POOL * ROWS, c, tails);
+            for (w = 0; w < WIDTHS; w++) {
+                if (stages(s, v, ROWS * c, widths[w], seconds, &t, e))
+                    return -1;
+                printf("%d x %zu %-5s LUT%d  %6.1f %6.1f %6.1f %6.1f %6.1f "
+                       "%6.1f   %.2f %.2f %.0f\n",
+                       ROWS, c, names[tails], widths[w], 1e6 * t.all / POOL,
+                       1e6 * t.count / POOL, 1e6 * t.solve / POOL,
+                       1e6 * (t.table - t.solve) / POOL, 1e6 * t.assign / POOL,
+                       1e6 * t.pack / POOL, t.passes / POOL, t.distance / POOL,
+                       t.states / POOL);
+                fflush(stdout);
+            }
+        }
+    return 0;
+}
+
+/* ---- threads ---- */
+
+enum { REPEATS = 4 }; /* of the pool: the start of a matrix is not its all */
+
+/* The pool again and again. */
+static int rows_in_memory(void *cookie, uint64_t row, uint64_t n, uint16_t *dst,
+                          struct err *e)
+{
+    const uint16_t *v = cookie;
+
+    (void)e;
+    for (; n > 0; n--, row++, dst += COLS)
+        memcpy(dst, v + row % (POOL * ROWS) * COLS, COLS * sizeof *dst);
+    return 0;
+}
+
+struct spent {
+    double clock, processor;
+};
+
+/* The least that the whole matrix took. */
+static int palettize(const struct qz_source *src, int bits, struct par *par,
+                     uint8_t *out, struct spent *best, struct err *e)
+{
+    double t0 = seconds_of(CLOCK_MONOTONIC), t;
+    double p0 = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    struct qz_palette *p = qz_palette_new(src, bits, ROWS, par, e);
+    int rc = -1;
+
+    if (p != NULL)
+        rc = qz_palette_read_indices(p, 0, out,
+                                     (size_t)qz_palette_index_bytes(p), e);
+    qz_palette_free(p);
+    t = seconds_of(CLOCK_MONOTONIC) - t0;
+    best->clock = t < best->clock ? t : best->clock;
+    t = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - p0;
+    best->processor = t < best->processor ? t : best->processor;
+    return rc;
+}
+
+static int threads(uint16_t *v, double seconds, struct err *e)
+{
+    struct qz_source src = { 0 };
+    uint8_t *out = mem_alloc(REPEATS * POOL * ROWS * COLS, 1, e);
+    struct par *two = par_new(2, e);
+    char what[80];
+    int rc = out == NULL || two == NULL ? -1 : 0;
+    size_t w;
+
+    src.rows = REPEATS * POOL * ROWS;
+    src.cols = COLS;
+    src.read_rows = rows_in_memory;
+    src.cookie = v;
+    for (w = 3; w < WIDTHS && rc == 0; w++) {
+        double end = seconds_of(CLOCK_MONOTONIC) + 6 * seconds;
+        struct spent one = { INFINITY, INFINITY }, both = one;
+
+        do
+            rc = palettize(&src, widths[w], NULL, out, &one, e) ||
+                         palettize(&src, widths[w], two, out, &both, e)
+                     ? -1
+                     : 0;
+        while (rc == 0 && seconds_of(CLOCK_MONOTONIC) < end);
+        if (rc != 0)
+            break;
+        snprintf(what, sizeof what, "two threads against one, LUT%d (clock)",
+                 widths[w]);
+        if (cpu_count() < 2)
+            lack(what, "this process may use one core");
+        else
+            line(what, one.clock / both.clock, "x", LEAST, 1.85);
+        line("    processor time of one / of both together",
+             one.processor / both.processor, "x", NONE, 0);
+    }
+    mem_free(out);
+    par_free(two);
+    return rc;
+}
+
+/* ---- other programs ---- */
+
+enum { PEER_GROUPS = 8, PEER_WEIGHTS = PEER_GROUPS * ROWS * COLS };
+
+struct peers {
+    double optimum[2][9], error[2][9], seconds[2][9]; /* by tensor and bits */
+    char missing[200];
+};
+
+/* Lines of tests/peers/quant_bench.py. */
+static void read_peers(FILE *in, struct peers *p)
+{
+    char text[256];
+    double a, b;
+    int tensor, bits;
+
+    while (fgets(text, sizeof text, in) != NULL) {
+        bool known =
+            sscanf(text, "%*s %d %d %lg %lg", &tensor, &bits, &a, &b) >= 3 &&
+            tensor >= 0 && tensor < 2 && bits >= 1 && bits <= 8;
+
+        if (known && strncmp(text, "kmeans1d ", 9) == 0) {
+            p->optimum[tensor][bits] = a;
+        } else if (known && strncmp(text, "coremltools ", 12) == 0) {
+            p->error[tensor][bits] = a;
+            p->seconds[tensor][bits] = b;
+        } else if (strncmp(text, "missing ", 8) == 0) {
+            text[strcspn(text, "\n")] = '\0';
+            snprintf(p->missing, sizeof p->missing, "%.190s", text + 8);
+        }
+    }
+}
+
+/* Hands the tensors over in a file and takes the figures. */
+static void ask_peers(const uint16_t *v, struct peers *p)
+{
+    const char *python = getenv("PEERS_PYTHON");
+    char path[] = "/tmp/bench_quant.XXXXXX", command[1024];
+    FILE *f;
+    int fd;
+
+    memset(p, 0, sizeof *p);
+    if (python == NULL || *python == '\0') {
+        snprintf(p->missing, sizeof p->missing, "PEERS_PYTHON is not set");
+        return;
+    }
+    snprintf(p->missing, sizeof p->missing, "%.150s did not answer", python);
+    fd = mkstemp(path);
+    f = fd < 0 ? NULL : fdopen(fd, "wb");
+    if (f == NULL) {
+        snprintf(p->missing, sizeof p->missing, "no temporary file");
+        return;
+    }
+    if (fwrite(v, 2 * PEER_WEIGHTS, 2, f) == 2 && fflush(f) == 0) {
+        FILE *in;
+
+        snprintf(command, sizeof command, "'%s' '%s/tests/peers/%s' %s %d %d",
+                 python, ANEMLL_SOURCE_DIR, "quant_bench.py", path, ROWS, COLS);
+        in = popen(command, "r");
+        if (in != NULL) {
+            read_peers(in, p);
+            pclose(in);
+        }
+    }
+    fclose(f);
+    unlink(path);
+}
+
+/* Values that bfloat16 and fp16 both hold. */
+static void common_values(uint16_t *v, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        v[i] = f32_to_bf16(f16_to_f32(f32_to_f16(bf16_to_f32(v[i]))));
+}
+
+static int against_peers(struct qz_scratch *s, double seconds, struct err *e)
+{
+    static uint16_t v[2 * PEER_WEIGHTS];
+    static struct peers p;
+    char what[80];
+    int tensor;
+    size_t w;
+
+    for (tensor = 0; tensor < 2; tensor++)
+        weights(v + tensor * PEER_WEIGHTS, PEER_GROUPS * ROWS, COLS, tensor);
+    common_values(v, 2 * PEER_WEIGHTS);
+    ask_peers(v, &p);
+    for (tensor = 0; tensor < 2; tensor++)
+        for (w = 0; w < WIDTHS; w++) {
+            int bits = widths[w];
+            double t, sse, theirs = p.error[tensor][bits];
+
+            if (best_time(s, v + tensor * PEER_WEIGHTS, NULL, ROWS * COLS,
+                          PEER_GROUPS, bits, seconds, &t, &sse, e))
+                return -1;
+            snprintf(what, sizeof what, "%s LUT%d, error / kmeans1d's optimum",
+                     names[tensor], bits);
+            if (p.optimum[tensor][bits] > 0)
+                line(what, sse / p.optimum[tensor][bits], "", MOST,
+                     bits <= 6 ? 1.0005 : 1.003);
+            else
+                lack(what, p.missing);
+            if (bits < 4)
+                continue;
+            snprintf(what, sizeof what, "%s LUT%d, error / coremltools'",
+                     names[tensor], bits);
+            if (!(theirs > 0)) {
+                lack(what, p.missing);
+                continue;
+            }
+            line(what, sse / theirs, "", MOST, 1);
+            snprintf(what, sizeof what, "%s LUT%d, speed / coremltools'",
+                     names[tensor], bits);
+            line(what, p.seconds[tensor][bits] / t, "x",
+                 bits > 4 ? LEAST : NONE, bits == 8 ? 200 : 80);
+        }
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static void machine(void)
+{
+    unsigned have = cpu_features();
+    double load = -1;
+    FILE *f = fopen("/proc/loadavg", "r");
+    size_t l;
+
+    if (f != NULL) {
+        if (fscanf(f, "%lf", &load) != 1)
+            load = -1;
+        fclose(f);
+    }
+    for (l = LEVELS - 1; l > 0 && (levels[l].mask & ~have) != 0; l--)
+        ;
+    printf("instruction set %s, %d cores", levels[l].name, cpu_count());
+    if (load >= 0)
+        printf(", %.1f processes wanted to run in the last minute", load);
+    printf("\n\n");
 }
 
 static int bench(double seconds, struct err *e)
 {
-    static const int widths[] = { 2, 3, 4, 6, 8 };
-    static uint16_t v[POOL * ROWS * 3072];
+    static uint16_t v[2 * POOL * ROWS * COLS];
+    static float imp[ROWS * COLS];
     struct qz_scratch *s = qz_scratch_new(e);
-    int c, tails;
-    size_t w;
+    int i, rc;
 
     if (s == NULL)
         return -1;
-    printf("group   weights   bits  Mweights/s  us/group: count solve "
-           "table-solve assign pack  passes distance states\n");
-    for (c = 1024; c <= 3072; c += 2048)
-        for (tails = 0; tails < 2; tails++) {
-            size_t n = (size_t)(ROWS * c);
-
-            weights(v, (size_t)c, tails);
-            for (w = 0; w < sizeof widths / sizeof widths[0]; w++) {
-                struct times t;
-
-                if (measure(s, v, n, widths[w], seconds, &t, e)) {
-                    qz_scratch_free(s);
-                    return -1;
-                }
-                printf("%d x %d  %-8s  %d  %7.1f     %6.1f  %6.1f %6.1f "
-                       "%6.1f %6.1f   %.2f %.2f %.0f\n",
-                       ROWS, c, tails ? "t5" : "gauss", widths[w],
-                       1e-6 * (double)(n * POOL) / t.all, 1e6 * t.count / POOL,
-                       1e6 * t.solve / POOL, 1e6 * (t.table - t.solve) / POOL,
-                       1e6 * t.assign / POOL, 1e6 * t.pack / POOL,
-                       t.passes / POOL, t.distance / POOL, t.states / POOL);
-                fflush(stdout);
-            }
-        }
+    weights(v, POOL * ROWS, COLS, 0);
+    weights(v + POOL * ROWS * COLS, POOL * ROWS, COLS, 1);
+    /* Of a layer's inputs, the same in each row. */
+    for (i = 0; i < COLS; i++)
+        imp[i] = (float)exp(gauss());
+    for (; i < ROWS * COLS; i++)
+        imp[i] = imp[i - COLS];
+    machine();
+    rc = speed(s, v, imp, seconds, e) || by_level(s, v, seconds, e) ||
+                 threads(v, seconds, e) || against_peers(s, seconds, e)
+             ? -1
+             : 0;
+    if (rc == 0) {
+        printf("\n%d bars met, %d missed or not measured\n", met, missed);
+        rc = profile(s, seconds / 4, e);
+    }
     qz_scratch_free(s);
-    return 0;
+    return rc;
 }
 
 struct file {
