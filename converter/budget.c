@@ -149,19 +149,27 @@ static int gather(struct budget *b, struct err *e)
 
 /* ---- sizes and errors ---- */
 
-/* The tables, read to their end, make the palette cluster everything. */
-static int read_through(struct cv_matrix *m, struct err *e)
+static int read_data(const struct mil_data *d, struct err *e)
 {
     unsigned char buf[4096];
 
-    for (uint64_t at = 0; at < m->tables.bytes; at += sizeof(buf)) {
-        uint64_t left = m->tables.bytes - at;
+    for (uint64_t at = 0; at < d->bytes; at += sizeof(buf)) {
+        uint64_t left = d->bytes - at;
 
-        if (m->tables.read(m->tables.cookie, at, buf,
-                           left < sizeof(buf) ? (size_t)left : sizeof(buf), e))
+        if (d->read(d->cookie, at, buf,
+                    left < sizeof(buf) ? (size_t)left : sizeof(buf), e))
             return -1;
     }
     return 0;
+}
+
+/* The tables, read to their end, make the palette cluster everything. A cache
+ * finds and keeps whole matrices. */
+static int read_through(struct cv_matrix *m, struct err *e)
+{
+    if (m->job->cache && read_data(&m->indices, e))
+        return -1;
+    return read_data(&m->tables, e);
 }
 
 /* One matrix at one width: its size, and its error if `measure`. */

@@ -29,6 +29,11 @@ struct feedback {
     struct qz_moment *m;
 };
 
+struct digest {
+    const struct moment *of;
+    struct hash128 hash;
+};
+
 struct calib {
     const struct ckpt *ckpt;
     struct calib_options o;
@@ -39,6 +44,8 @@ struct calib {
     int64_t step;            /* -1: none */
     struct feedback *feedback;
     size_t n_feedback, cap_feedback;
+    struct digest *digests;
+    size_t n_digests, cap_digests;
     uint64_t tokens;
     float *base; /* [KL_POSITIONS, vocab]: logits of the model as it is */
     size_t n_base;
@@ -99,7 +106,7 @@ static void drop_step(struct calib *c)
 {
     for (size_t i = 0; i < c->n_feedback; i++)
         qz_moment_free(c->feedback[i].m);
-    c->n_feedback = 0;
+    c->n_feedback = c->n_digests = 0;
     moments_free(c->moments);
     c->moments = NULL;
     c->step = -1;
@@ -111,6 +118,7 @@ void calib_close(struct calib *c)
         return;
     drop_step(c);
     mem_free(c->feedback);
+    mem_free(c->digests);
     mem_free(c->base);
     oracle_walk_free(c->walk);
     oracle_free(c->oracle);
@@ -190,13 +198,52 @@ int calib_moment(struct calib *c, const char *tensor, uint64_t row,
     return 0;
 }
 
+static int digest_of(struct calib *c, const struct moment *m,
+                     struct hash128 *out, struct err *e)
+{
+    uint64_t counts[] = { m->width, m->tokens, c->tokens, c->o.full };
+    struct hash_state *h;
+
+    for (size_t i = 0; i < c->n_digests; i++)
+        if (c->digests[i].of == m) {
+            *out = c->digests[i].hash;
+            return 0;
+        }
+    if (mem_grow((void **)&c->digests, &c->cap_digests, c->n_digests,
+                 sizeof(*c->digests), e) ||
+        !(h = hash_new(e)))
+        return -1;
+    hash_add(h, counts, sizeof(counts));
+    hash_add(h, m->diag, m->width * sizeof(*m->diag));
+    if (m->full)
+        hash_add(h, m->full, m->width * m->width * sizeof(*m->full));
+    *out = hash_get(h);
+    hash_free(h);
+    c->digests[c->n_digests++] = (struct digest){ m, *out };
+    return 0;
+}
+
+int calib_digest(struct calib *c, const char *tensor, uint64_t row,
+                 struct hash128 *out, struct err *e)
+{
+    const struct moment *m;
+
+    *out = (struct hash128){ 0, 0 };
+    if (calib_moment(c, tensor, row, &m, e))
+        return -1;
+    return m ? digest_of(c, m, out, e) : 0;
+}
+
 /* Prepares a full moment; its sums become sums per token fed. */
 static int add_feedback(struct calib *c, const struct moment *of, struct err *e)
 {
     float share = (float)((double)of->tokens / (double)c->tokens), *h;
     struct feedback f = { .of = of };
+    struct hash128 seen;
 
-    if (mem_grow((void **)&c->feedback, &c->cap_feedback, c->n_feedback,
+    /* While the full moment is there. */
+    if (digest_of(c, of, &seen, e) ||
+        mem_grow((void **)&c->feedback, &c->cap_feedback, c->n_feedback,
                  sizeof(f), e))
         return -1;
     h = moments_take_full(c->moments, of);

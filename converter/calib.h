@@ -9,6 +9,7 @@
 #ifndef CONVERTER_CALIB_H
 #define CONVERTER_CALIB_H
 
+#include "converter/base/hash.h"
 #include "converter/base/log.h"
 #include "models/moments.h"
 #include "models/weights.h"
@@ -36,6 +37,10 @@ int calib_moment(struct calib *c, const char *tensor, uint64_t row,
  * moment is too large to be kept. */
 int calib_feedback(struct calib *c, const char *tensor, uint64_t row,
                    const struct qz_moment **out, struct err *e) ATTR_MUST_USE;
+/* A hash of the same moment, and of how many tokens there are: what importances
+ * and feedback of the row depend on. Zeros: no token reached it. */
+int calib_digest(struct calib *c, const char *tensor, uint64_t row,
+                 struct hash128 *out, struct err *e) ATTR_MUST_USE;
 /* Mean KL divergence (nats) of the model with other weights from the model as
  * it is, on a few positions of the first tokens. */
 int calib_divergence(struct calib *c, const struct tensor_source *other,

@@ -53,7 +53,7 @@ static int check_name(const char *output, struct err *e)
 static int check_apart(const char *source, const char *output, struct err *e)
 {
     char *parent = output_parent(output, e);
-    int rc = parent ? output_check_way(output, parent, e) : -1;
+    int rc = parent ? output_check_way("the output", output, parent, e) : -1;
 
     if (!rc &&
         (io_contains(source, output) == 1 || io_contains(source, parent) == 1 ||

@@ -7,8 +7,10 @@
 
 #include "converter/assets.h"
 #include "converter/base/io.h"
+#include "converter/base/mem.h"
 #include "converter/base/num.h"
 #include "converter/budget_priv.h"
+#include "converter/cache.h"
 #include "converter/converter.h"
 #include "converter/emit_priv.h"
 #include "converter/importance.h"
@@ -158,12 +160,100 @@ static int preflight(const struct cv_job *j, struct err *e)
     char *parent = output_parent(j->output, e);
     int rc = -1;
 
-    if (parent && !output_check_way(j->output, parent, e) &&
+    if (parent && !output_check_way("the output", j->output, parent, e) &&
         !check_apart(j, parent, e) && !check_output(j, e) &&
         !check_space(j, parent, j->disk_bytes + SPACE_SLACK, e))
         rc = 0;
     mem_free(parent);
     return rc;
+}
+
+/* ---- the cache ---- */
+
+/* An absolute path, also of what does not exist yet. */
+static char *settle(const char *what, const char *path, struct err *e)
+{
+    char *parent = output_parent(path, e), *real = NULL, *out = NULL;
+    const char *rest = path;
+
+    if (parent && !strncmp(path, parent, strlen(parent)))
+        rest += strlen(parent);
+    rest += strspn(rest, "/");
+    if (parent && !output_check_way(what, path, parent, e))
+        real = io_realpath(parent, e);
+    if (real)
+        out = *rest ? io_join(real, rest, e) : mem_strdup(real, e);
+    for (size_t n = out ? strlen(out) : 0; n > 1 && out[n - 1] == '/'; n--)
+        out[n - 1] = '\0';
+    mem_free(real);
+    mem_free(parent);
+    return out;
+}
+
+static bool is_below(const char *path, const char *dir)
+{
+    size_t n = strlen(dir);
+
+    return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
+}
+
+/* The model is only read, and the output comes and goes as a whole. */
+static int check_cache(const struct cv_job *j, const char *cache, struct err *e)
+{
+    char *model = settle("the model", j->opt.model, e);
+    char *output = settle("the output", j->output, e);
+    int rc = model && output ? 0 : -1;
+
+    if (!rc && is_below(cache, model))
+        rc = err_set(e, ERR_USAGE,
+                     "--cache '%s' is or lies inside the model folder '%s'",
+                     j->opt.cache, j->opt.model);
+    else if (!rc && is_below(cache, output))
+        rc = err_set(e, ERR_USAGE,
+                     "--cache '%s' is or lies inside the output '%s'",
+                     j->opt.cache, j->output);
+    mem_free(model);
+    mem_free(output);
+    return rc;
+}
+
+static int open_cache(struct cv_job *j, struct err *e)
+{
+    const char *dir = j->opt.cache;
+    char *path, *near, *parent;
+    uint64_t reserve = 0;
+
+    if (!dir)
+        return 0;
+    path = settle("--cache", dir, e);
+    near = output_parent(dir, e);
+    parent = output_parent(j->output, e);
+    if (path && near && parent && !check_cache(j, path, e)) {
+        if (io_same_disk(near, parent))
+            reserve = j->disk_bytes + SPACE_SLACK;
+        j->cache = cache_open(dir, reserve, j->opt.log, e);
+    }
+    mem_free(path);
+    mem_free(near);
+    mem_free(parent);
+    return j->cache ? 0 : -1;
+}
+
+static void close_cache(struct cv_job *j)
+{
+    struct cache_counts n;
+    char bytes[NUM_TEXT_MAX];
+
+    if (!j->cache)
+        return;
+    cache_counted(j->cache, &n);
+    num_bytes_text(bytes, n.found_bytes);
+    log_debug(j->opt.log,
+              "cache '%s': %" PRIu64 " matrices found (%s), %" PRIu64
+              " added, %" PRIu64 " refused",
+              j->opt.cache, n.found, bytes, n.added, n.refused);
+    cache_close(j->cache);
+    j->cache = NULL;
 }
 
 /* ---- the work ---- */
@@ -276,13 +366,14 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
     bool keep = true;
     int rc = -1;
 
-    if (preflight(j, e) || cv_choose_scale(j, e) ||
+    if (preflight(j, e) || open_cache(j, e) || cv_choose_scale(j, e) ||
         !(a = assets_open(&j->ckpt, &j->notes, e)) || buf_ok(&j->notes, e) ||
         (j->importance && importance_scan(j->importance, j->opt.log, e)) ||
         (j->opt.budget > 0 && (cv_choose_widths(j, e) || preflight(j, e))) ||
         io_stage_begin(&stage, j->output, j->opt.force, e) ||
         write_all(j, a, stage.dir, e))
         goto out;
+    close_cache(j);
     assets_close(a); /* the gate needs the memory */
     a = NULL;
     if (v && v->run(v->cookie, stage.dir, &keep, e))
@@ -293,6 +384,7 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
         log_debug(j->opt.log, "writing through to the disk");
     rc = keep ? io_stage_commit(&stage, e) : 0;
 out:
+    close_cache(j);
     io_stage_release(&stage);
     assets_close(a);
     return rc;

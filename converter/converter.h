@@ -77,6 +77,7 @@ struct cv_options {
     bool gptq;              /* error feedback; needs calib */
     const char *importance; /* safetensors: what each weight counts for; NULL */
     const char *recipe;     /* YAML: rules for single matrices; NULL */
+    const char *cache;      /* folder of finished matrices (cache.h); NULL */
     const struct log *log;
     struct par *par;
 };
@@ -128,6 +129,7 @@ struct cv_job {
     struct weights *weights;
     struct calib *calib;           /* NULL: none */
     struct importance *importance; /* NULL: weights count alike */
+    struct cache *cache;           /* while it is converted; NULL: none */
     char *output;
     char *name; /* "anemll-Qwen3-0.6B-ctx512" */
     const char *prefix;

@@ -144,11 +144,18 @@ static int read_indices(void *cookie, uint64_t offset, void *dst, size_t n,
                         struct err *e)
 {
     struct cv_matrix *p = cookie;
+    int rc;
 
+    if (offset == 0 && matrix_cache_open(p, e))
+        return in_tensor(p, e);
+    rc = matrix_cache_read(p, offset, dst, n, e);
+    if (rc)
+        return rc > 0 ? 0 : in_tensor(p, e);
     if (open_palette(p, e) ||
         (p->linear ? qz_linear_read_values(p->linear, offset, dst, n, e)
                    : qz_palette_read_indices(p->palette, offset, dst, n, e)))
         return in_tensor(p, e);
+    matrix_cache_add(p, offset, dst, n);
     return 0;
 }
 
@@ -156,13 +163,20 @@ static int read_tables(void *cookie, uint64_t offset, void *dst, size_t n,
                        struct err *e)
 {
     struct cv_matrix *p = cookie;
+    uint64_t at = p->indices.bytes + offset;
+    int rc = matrix_cache_read(p, at, dst, n, e);
 
+    if (rc)
+        return rc > 0 ? 0 : in_tensor(p, e);
     if (open_palette(p, e) ||
         (p->linear ? qz_linear_read_scales(p->linear, offset, dst, n, e)
                    : qz_palette_read_tables(p->palette, offset, dst, n, e)))
         return in_tensor(p, e);
-    if (offset + n == p->tables.bytes)
+    matrix_cache_add(p, at, dst, n);
+    if (offset + n == p->tables.bytes) {
         close_palette(p);
+        matrix_cache_commit(p);
+    }
     return 0;
 }
 
@@ -370,6 +384,7 @@ void cv_matrices_clear(struct cv_matrices *ms)
 {
     for (size_t i = 0; i < ms->n; i++) {
         close_palette(ms->items[i]);
+        matrix_cache_close(ms->items[i]);
         mem_free(ms->items[i]);
     }
     mem_free(ms->items);

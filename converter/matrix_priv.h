@@ -5,6 +5,7 @@
 #ifndef CONVERTER_MATRIX_PRIV_H
 #define CONVERTER_MATRIX_PRIV_H
 
+#include "converter/cache.h"
 #include "converter/converter.h"
 #include "models/weights.h"
 #include "quant/linear.h"
@@ -24,7 +25,9 @@ struct cv_matrix {
     struct qz_source rows;
     struct qz_palette *palette;
     struct qz_linear *linear;
-    struct qz_stats stats;           /* once everything was read */
+    struct cache_found *found; /* while it is read; NULL: not in the cache */
+    struct cache_fresh *fresh; /* while it is made for the cache */
+    struct qz_stats stats;     /* once everything was read */
     struct mil_data indices, tables; /* or integers and scales */
 };
 /* A matrix that stays fp16: by its part's option, or by a recipe. */
@@ -52,5 +55,20 @@ int cv_matrix_keep(struct cv_matrices *ms, const struct mil_data *d,
                    bool pinned, struct err *e) ATTR_MUST_USE;
 void cv_matrices_clear(struct cv_matrices *ms); /* the content */
 void cv_matrices_free(struct cv_matrices *ms);
+
+/*
+ * matrix_cache.c: the bytes of `indices`, then those of `tables`, are one
+ * content of the cache. Without a cache these do nothing.
+ */
+/* Hashes the source and looks for it. */
+int matrix_cache_open(struct cv_matrix *m, struct err *e) ATTR_MUST_USE;
+/* 1: read, and at the end the figures set; 0: not there. */
+int matrix_cache_read(struct cv_matrix *m, uint64_t at, void *dst, size_t n,
+                      struct err *e) ATTR_MUST_USE;
+/* What was clustered, front to back; the entry is dropped else. */
+void matrix_cache_add(struct cv_matrix *m, uint64_t at, const void *p,
+                      size_t n);
+void matrix_cache_commit(struct cv_matrix *m); /* all is there, figures too */
+void matrix_cache_close(struct cv_matrix *m);
 
 #endif

@@ -28,7 +28,8 @@ char *output_parent(const char *path, struct err *e)
     return p;
 }
 
-int output_check_way(const char *path, const char *parent, struct err *e)
+int output_check_way(const char *what, const char *path, const char *parent,
+                     struct err *e)
 {
     size_t n = strlen(parent);
     const char *p = path;
@@ -39,9 +40,9 @@ int output_check_way(const char *path, const char *parent, struct err *e)
         p += strspn(p, "/");
         if (!strncmp(p, "..", 2) && (p[2] == '/' || !p[2]))
             return err_set(e, ERR_USAGE,
-                           "the output '%s' goes through '..' of a folder "
-                           "that does not exist",
-                           path);
+                           "%s '%s' goes through '..' of a folder that does "
+                           "not exist",
+                           what, path);
     }
     return 0;
 }

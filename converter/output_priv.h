@@ -9,8 +9,8 @@
 /* The nearest folder that exists above (or at) a path, fresh (mem_free). */
 char *output_parent(const char *path, struct err *e) ATTR_MUST_USE;
 /* ".." behind a folder that does not exist means nothing yet, and would lead
- * anywhere once its parents are made: ERR_USAGE. */
-int output_check_way(const char *path, const char *parent,
+ * anywhere once its parents are made: ERR_USAGE. `what`: "the output". */
+int output_check_way(const char *what, const char *path, const char *parent,
                      struct err *e) ATTR_MUST_USE;
 
 #endif

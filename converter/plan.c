@@ -564,7 +564,8 @@ static int check_expert_bytes(const struct cv_job *j, struct err *e)
 #define MEMORY_LAYER 750000 /* program, message and read-back of a layer */
 #define MEMORY_BLOCK 9000000
 #define MEMORY_WORKER 5000000
-#define MEMORY_TOKENIZER 8 /* times its text */
+#define MEMORY_CACHE 6000000 /* pieces that are hashed, blocks of an entry */
+#define MEMORY_TOKENIZER 8   /* times its text */
 
 static void plan_memory(struct cv_job *j, uint64_t tokenizer)
 {
@@ -583,6 +584,8 @@ static void plan_memory(struct cv_job *j, uint64_t tokenizer)
     work = MEMORY_LAYER * layers;
     if (lut)
         work += MEMORY_BLOCK + MEMORY_WORKER * width + tables;
+    if (j->opt.cache)
+        work += MEMORY_CACHE;
     j->memory_bytes = MEMORY_PROCESS + (work > texts ? work : texts);
 }
 

@@ -25,6 +25,12 @@
 #include "converter/base/par.h"
 #include "quant/moment.h"
 
+/* Of all that this folder computes, and of the importances that calibration
+ * makes of moments: raised whenever any source and options give other tables,
+ * indices, integers or scales than before. What was stored under another
+ * number is computed anew. */
+#define QZ_RESULTS 1
+
 /* How the source's 16-bit patterns read. F32 sources are rounded to fp16
  * (nearest even) before clustering; bf16 is never rounded. */
 enum qz_format { QZ_BF16, QZ_F16 };

@@ -16,7 +16,7 @@ struct args {
     const char *lut, *lut_ffn, *lut_head, *lut_embeddings, *quant, *budget,
         *widths;
     const char *profile, *fp16_scale, *tokens, *calib, *importance, *method,
-        *recipe;
+        *recipe, *cache;
     int64_t ctx, batch, max_chunk_mb, head_parts;
     bool plan, no_gate, require_gate, force, strict, tie;
 };
@@ -99,6 +99,7 @@ static int set_options(const struct args *a, struct cv_options *o,
     o->calib = a->calib;
     o->importance = a->importance;
     o->recipe = a->recipe;
+    o->cache = a->cache;
     o->gptq = a->method && !strcmp(a->method, "gptq");
     if (a->method && !o->gptq && strcmp(a->method, "kmeans") != 0)
         return err_set(e, ERR_USAGE, "--method '%s' is neither kmeans nor gptq",
@@ -339,6 +340,8 @@ int main(int argc, char **argv)
           "print parts, sizes and needs; write nothing" },
         { "--force", NULL, CLI_FLAG, &a.force, NULL,
           "replace an existing package; convert experts above 8 GB" },
+        { "--cache", NULL, CLI_TEXT, &a.cache, "DIR",
+          "keep finished weights here; later conversions take them" },
         { "--no-gate", NULL, CLI_FLAG, &a.no_gate, NULL,
           "do not compare the package with the oracle" },
         { "--require-gate", NULL, CLI_FLAG, &a.require_gate, NULL,

@@ -63,11 +63,18 @@ void io_list_free(char **names, size_t n);
 int io_free_bytes(const char *dir, uint64_t *bytes,
                   struct err *e) ATTR_MUST_USE;
 int io_mkdir(const char *path, struct err *e) ATTR_MUST_USE; /* mode 0777 */
+/* A folder and its parents, as far as they are not there; *made (NULL before,
+ * fresh) names the topmost one that was not. */
+int io_make_dirs(const char *dir, char **made, struct err *e) ATTR_MUST_USE;
+/* Removes it and its parents up to `made`, as far as they are empty. */
+void io_remove_empty(const char *dir, const char *made);
 /* Removes a file or a whole tree; absent is fine. */
 int io_remove_tree(const char *path, struct err *e) ATTR_MUST_USE;
 /* 1 if a and b are the same file, or b lies inside directory a (by device
  * and inode of b's parents); 0 if not or if either does not exist. */
 int io_contains(const char *a, const char *b);
+/* Whether two paths that exist lie on one file system. */
+bool io_same_disk(const char *a, const char *b);
 
 /* A file being written: O_CREAT|O_EXCL, mode 0666 less umask. */
 struct io_out {

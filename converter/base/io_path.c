@@ -190,6 +190,42 @@ int io_mkdir(const char *path, struct err *e)
     return 0;
 }
 
+int io_make_dirs(const char *dir, char **made, struct err *e)
+{
+    char *up;
+    int rc;
+
+    if (io_is_dir(dir))
+        return 0;
+    if (io_exists(dir))
+        return err_set(e, ERR_INPUT, "'%s' is not a directory", dir);
+    up = io_dirname(dir, e);
+    if (up == NULL)
+        return -1;
+    rc = io_make_dirs(up, made, e);
+    mem_free(up);
+    if (rc == 0 && *made == NULL) {
+        *made = mem_strdup(dir, e);
+        rc = *made == NULL ? -1 : 0;
+    }
+    if (rc == 0 && mkdir(dir, 0777) != 0 && errno != EEXIST)
+        rc = err_sys(e, errno, "cannot make the directory '%s'", dir);
+    return rc;
+}
+
+void io_remove_empty(const char *dir, const char *made)
+{
+    struct err ignored = ERR_INIT;
+    char *at = mem_strdup(dir, &ignored), *up;
+
+    while (at != NULL && strlen(at) >= strlen(made) && rmdir(at) == 0) {
+        up = io_dirname(at, &ignored);
+        mem_free(at);
+        at = up;
+    }
+    mem_free(at);
+}
+
 static int remove_at(int parent, const char *name, const char *path,
                      struct err *e);
 
@@ -338,4 +374,11 @@ int io_contains(const char *a, const char *b)
     if (parent_inside(&sa, b))
         return 1;
     return realpath(b, real) != NULL && parent_inside(&sa, real);
+}
+
+bool io_same_disk(const char *a, const char *b)
+{
+    struct stat sa, sb;
+
+    return stat(a, &sa) == 0 && stat(b, &sb) == 0 && sa.st_dev == sb.st_dev;
 }

@@ -209,30 +209,6 @@ static int clear_stale(const char *parent, const char *target, struct err *e)
     return rc;
 }
 
-/* Makes the missing parents; *made names the topmost one that is new. */
-static int make_parents(const char *dir, char **made, struct err *e)
-{
-    char *up;
-    int rc;
-
-    if (io_is_dir(dir))
-        return 0;
-    if (io_exists(dir))
-        return err_set(e, ERR_INPUT, "'%s' is not a directory", dir);
-    up = io_dirname(dir, e);
-    if (up == NULL)
-        return -1;
-    rc = make_parents(up, made, e);
-    mem_free(up);
-    if (rc == 0 && *made == NULL) {
-        *made = mem_strdup(dir, e);
-        rc = *made == NULL ? -1 : 0;
-    }
-    if (rc == 0 && mkdir(dir, 0777) != 0 && errno != EEXIST)
-        rc = err_sys(e, errno, "cannot make the directory '%s'", dir);
-    return rc;
-}
-
 /* The target without slashes at its end. */
 static char *clean_target(const char *target, struct err *e)
 {
@@ -299,7 +275,7 @@ static int begin(struct io_stage *s, struct err *e)
 
     if (parent == NULL)
         return -1;
-    if (make_parents(parent, &s->made, e) == 0 &&
+    if (io_make_dirs(parent, &s->made, e) == 0 &&
         clear_stale(parent, s->target, e) == 0) {
         if (io_exists(s->target) && !s->replace)
             err_set(e, ERR_INPUT, "'%s' exists", s->target);
@@ -371,20 +347,6 @@ int io_stage_commit(struct io_stage *s, struct err *e)
     return rc;
 }
 
-/* Removes parents that begin made, as far as they are empty. */
-static void drop_parents(const char *target, const char *made)
-{
-    struct err ignored = ERR_INIT;
-    char *dir = io_dirname(target, &ignored), *up;
-
-    while (dir != NULL && strlen(dir) >= strlen(made) && rmdir(dir) == 0) {
-        up = io_dirname(dir, &ignored);
-        mem_free(dir);
-        dir = up;
-    }
-    mem_free(dir);
-}
-
 void io_stage_release(struct io_stage *s)
 {
     struct err ignored = ERR_INIT;
@@ -400,8 +362,13 @@ void io_stage_release(struct io_stage *s)
     }
     if (s->lock_fd >= 0)
         close(s->lock_fd);
-    if (s->made != NULL && !s->committed)
-        drop_parents(s->target, s->made);
+    if (s->made != NULL && !s->committed) {
+        char *parent = io_dirname(s->target, &ignored);
+
+        if (parent != NULL)
+            io_remove_empty(parent, s->made);
+        mem_free(parent);
+    }
     mem_free(s->target);
     mem_free(s->dir);
     mem_free(s->home);

@@ -96,3 +96,81 @@ test_importance_and_calibration_contradict() {
         anemll-convert --hf "$(tiny)" --ctx 128 --calib t \
         --importance "$(tiny)/model.safetensors" -o out
 }
+
+# ---- the cache ----
+
+cached() { # DIR OUTPUT OPTIONS...
+    c=$1 o=$2
+    shift 2
+    run anemll-convert --hf "$(tiny)" --lut 4 --no-gate -v --cache "$c" \
+        -o "$o" "$@"
+    expect_exit 0
+}
+test_cache_serves_other_contexts_and_heads() {
+    cached deep/c a --ctx 128
+    expect_err "cache 'deep/c': 0 matrices found (0 B), 37 added, 0 refused"
+    cached deep/c b --ctx 128 --threads 1
+    expect_err "37 matrices found" "0 added, 0 refused"
+    expect_same a b
+    cached deep/c d --ctx 256 --lut-lmhead 6
+    expect_err "21 matrices found" "16 added, 0 refused"
+    run anemll-convert --hf "$(tiny)" --lut 4 --lut-lmhead 6 --ctx 256 \
+        --no-gate -o plain
+    expect_same d plain
+    # no path of this machine, no time
+    ! grep -rlF -e "$(pwd)" -e "$ROOT" deep || fail "a path in the cache"
+}
+test_cache_is_never_trusted() {
+    cached c a --ctx 128
+    set -- c/*.matrix
+    printf x | dd of="$1" bs=1 seek=200 conv=notrunc 2>/dev/null
+    head -c 100 "$2" >cut
+    mv cut "$2"
+    printf '\002' | dd of="$3" bs=1 seek=8 conv=notrunc 2>/dev/null
+    : >"$4"
+    cached c b --ctx 128
+    for f; do [ "$f" = "$5" ] && break; expect_err "'$f'"; done
+    expect_err "checksum differs" "has 100 bytes" "has version 2.1" "is empty" \
+        "33 matrices found" "4 added, 4 refused"
+    expect_same a b
+    cached c d --ctx 128
+    expect_err "37 matrices found" "0 refused"
+}
+test_cache_in_the_wrong_place() {
+    model m
+    say=anemll-convert
+    set -- "$say" --hf m --ctx 128 --no-gate -o out
+    refused 2 "--cache 'm'" "model folder" -- "$@" --cache m
+    refused 2 "--cache 'm/c'" "model folder" -- "$@" --cache m/c
+    refused 2 "--cache 'out'" "inside the output" -- "$@" --cache out
+    refused 2 "--cache './out//c'" "inside the output" -- "$@" --cache ./out//c
+    refused 2 "'..' of a folder" -- "$@" --cache new/../out
+    : >file
+    refused 2 "--cache 'file'" "not a directory" -- "$@" --cache file
+    refused 2 "--cache 'file/c'" -- "$@" --cache file/c
+    ln -s m link
+    refused 2 "--cache 'link/c'" "model folder" -- "$@" --cache link/c
+    [ ! -d /proc/self ] || refused 2 "--cache '/proc/self/c'" -- "$@" \
+        --cache /proc/self/c
+    if [ "$(id -u)" != 0 ]; then
+        mkdir closed
+        chmod a-w closed
+        refused 2 "--cache 'closed'" -- "$@" --cache closed
+    fi
+    # a refusal for another reason leaves no empty folder either
+    rm m/tokenizer.json
+    refused 3 "tokenizer" -- "$@" --cache c
+}
+test_cache_on_a_full_disk() {
+    mkdir c
+    mount -t tmpfs -o size=64k tmpfs c 2>/dev/null ||
+        skip "no permission to mount a small disk"
+    trap 'umount c' EXIT
+    cached c a --ctx 128
+    expect_err "nothing more is added to the cache" "0 matrices found"
+    ! ls c/*.part 2>/dev/null || fail "a part is left"
+    run anemll-convert --hf "$(tiny)" --lut 4 --no-gate --ctx 128 -o b
+    expect_same a b
+    cached c d --ctx 128
+    expect_same a d
+}

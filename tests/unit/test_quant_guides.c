@@ -184,6 +184,30 @@ Test(quant_guides, importances_lie_where_the_weights_lie)
     mapping_of("qwen3", "tiny", 20);
 }
 
+Test(quant_guides, importances_are_what_a_cache_goes_by)
+{
+    static char cache[600];
+    struct t_model m = t_model_tiny("qwen3");
+    struct cv_options o;
+
+    t_model_write(&m, "m");
+    o = t_conv_options("m");
+    snprintf(cache, sizeof(cache), "%s", t_conv_path("cache"));
+    o.importance = importance_file("m", "imp", ST_F32, size_of, NULL);
+    t_conv_run(&o, "plain");
+    o.cache = cache;
+    t_conv_run(&o, "first");
+    t_conv_run(&o, "second");
+    cr_expect_str_eq(t_conv_differ("plain", "first", NULL), "");
+    cr_expect_str_eq(t_conv_differ("plain", "second", NULL), "");
+    o.importance = importance_file("m", "imp2", ST_F32, alike, NULL);
+    t_conv_run(&o, "alike");
+    o.cache = NULL;
+    t_conv_run(&o, "alike_plain");
+    cr_expect_str_eq(t_conv_differ("alike", "alike_plain", NULL), "");
+    cr_expect_str_neq(t_conv_differ("alike", "plain", NULL), "");
+}
+
 Test(quant_guides, and_in_hybrid_models_and_experts)
 {
     mapping_of("qwen3_5_moe", "tiny", 20);
