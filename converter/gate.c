@@ -248,14 +248,30 @@ static int open_oracles(struct gate *g, struct err *e)
     return g->dec ? 0 : -1;
 }
 
-static int open_all(struct gate *g, struct err *e)
+/* Forms that differ are a verdict, no error: what one of them computes says
+ * nothing of the other. */
+static int open_package(struct gate *g, struct err *e)
 {
     struct run_options ro = { g->o->profile, g->o->par, keep_bytes(g, true) };
-    size_t v, b;
+    struct gate_result *r = g->r;
 
     g->pkg = package_open(g->o->package, &ro, e);
-    if (!g->pkg)
+    if (g->pkg) {
+        r->forms = package_forms(g->pkg);
+    } else if (e->code == ERR_MISMATCH) {
+        r->forms = PACKAGE_COMPILED | PACKAGE_SOURCE;
+        snprintf(r->forms_differ, sizeof(r->forms_differ), "%.390s", e->text);
+        err_reset(e);
+    } else {
         return err_in(e, "package");
+    }
+    return 0;
+}
+
+static int open_all(struct gate *g, struct err *e)
+{
+    size_t v, b;
+
     g->vocab = package_vocab(g->pkg);
     g->ctx = package_meta(g->pkg)->context_length;
     g->batch = package_meta(g->pkg)->batch_size;
@@ -740,8 +756,14 @@ static int run(const struct gate_options *o, struct prompts *prompts,
     r->profile = o->profile;
     metrics_init(&g.loss);
     metrics_init(&g.bytes);
-    if (!open_all(&g, e) && !compare_weights(&g, e) && !begin_logits(&g, e) &&
-        !run_prompts(&g, e)) {
+    if (open_package(&g, e)) {
+        rc = -1;
+    } else if (!g.pkg) {
+        take_figures(&g);
+        gate_judge(r);
+        rc = 0;
+    } else if (!open_all(&g, e) && !compare_weights(&g, e) &&
+               !begin_logits(&g, e) && !run_prompts(&g, e)) {
         take_figures(&g);
         gate_judge(r);
         rc = measure_noise(&g, e);

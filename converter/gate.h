@@ -8,6 +8,10 @@
  * The oracle runs on the checkpoint's weights, and limits per bit width
  * apply. Without compression both are the same comparison.
  *
+ * Where parts are there in both forms, the compiled one is run and the other
+ * held against it: they must be one model to the bit, else the verdict is FAIL
+ * and nothing is run.
+ *
  * A verdict is PASS only if every check passed and the prompts crossed a
  * batch border and reached the last position of the context; a value that is
  * NaN fails (checks are written so).
@@ -101,8 +105,10 @@ struct gate_result {
     uint64_t prompts, positions;
     struct gate_compare bytes, loss;
     struct gate_weights weights;
-    bool compressed; /* bytes and loss are two comparisons */
-    bool sourced;    /* the package says what its constants hold */
+    unsigned forms;         /* PACKAGE_*: that were judged */
+    char forms_differ[400]; /* how, if they are not one model */
+    bool compressed;        /* bytes and loss are two comparisons */
+    bool sourced;           /* the package says what its constants hold */
     double prefill_infer_max_diff, max_abs_logit;
     bool crossed_batch, reached_end;
     bool judged;           /* there was an oracle */

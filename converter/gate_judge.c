@@ -10,6 +10,7 @@
 
 #include "converter/base/num.h"
 #include "converter/gate_metrics.h"
+#include "converter/package_run.h"
 
 /* Single steps that a PASS of a recurrent package covers, if the context has
  * as many. */
@@ -195,6 +196,10 @@ static void explain(struct gate_result *r, const struct gate_check *c)
     char v[NUM_TEXT_MAX], l[NUM_TEXT_MAX];
     size_t n;
 
+    if (r->forms_differ[0]) {
+        snprintf(r->reason, sizeof(r->reason), "%s", r->forms_differ);
+        return;
+    }
     num_text(v, c->value);
     num_text(l, c->limit);
     snprintf(r->reason, sizeof(r->reason), "%s is %s, %s %s is required",
@@ -243,9 +248,23 @@ static void decide(struct gate_result *r)
         }
 }
 
+/* Both forms are one model, or there are no figures. */
+static bool judge_forms(struct gate_result *r)
+{
+    bool differ = r->forms_differ[0];
+
+    if (r->forms == (PACKAGE_COMPILED | PACKAGE_SOURCE))
+        check(r, "forms_differ", differ ? 1 : 0, false, 0);
+    return !differ;
+}
+
 void gate_judge(struct gate_result *r)
 {
     r->n_checks = 0;
+    if (!judge_forms(r)) {
+        decide(r);
+        return;
+    }
     if (r->sourced)
         judge_weights(r);
     if (r->judged)
@@ -305,6 +324,7 @@ bool gate_judge_asks_noise(const struct gate_result *r)
 static bool is_joined(const struct gate_check *c)
 {
     return strncmp(c->name, "weights_", 8) && strncmp(c->name, "loss_", 5) &&
+           strcmp(c->name, "forms_differ") != 0 &&
            strcmp(c->name, "decode_steps") != 0;
 }
 

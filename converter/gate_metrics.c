@@ -166,6 +166,9 @@ void metrics_finish(struct metrics *m)
 {
     double n = (double)m->out.positions;
 
+    if (!m->out.positions) /* extremes of nothing */
+        m->out.cosine_min = m->out.psnr_min = m->out.kl_max =
+            m->out.max_abs_diff = NAN;
     m->out.cosine_mean = m->cosine_sum / n;
     m->out.kl_mean = m->kl_sum / n;
     m->out.top1_agreement = (double)m->same / n;

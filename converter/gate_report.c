@@ -11,6 +11,7 @@
 #include "converter/base/mem.h"
 #include "converter/base/num.h"
 #include "converter/gate.h"
+#include "converter/package_run.h"
 
 const char *gate_verdict_name(enum gate_verdict v)
 {
@@ -53,6 +54,16 @@ static void compare_json(const struct gate_compare *c, struct js_writer *w)
     js_w_double(w, "package", c->perplexity_package);
     js_w_end(w);
     divergence_json(c, w);
+}
+
+static void forms_json(unsigned forms, struct js_writer *w)
+{
+    js_w_array(w, "forms", true);
+    if (forms & PACKAGE_COMPILED)
+        js_w_string(w, NULL, "mlmodelc");
+    if (forms & PACKAGE_SOURCE)
+        js_w_string(w, NULL, "mlpackage");
+    js_w_end(w);
 }
 
 static void checks_json(const struct gate_result *r, struct js_writer *w)
@@ -122,6 +133,7 @@ void gate_json_members(const struct gate_result *r, struct js_writer *w)
     js_w_string(w, "verdict", gate_verdict_name(r->verdict));
     if (r->reason[0])
         js_w_string(w, "reason", r->reason);
+    forms_json(r->forms, w);
     js_w_string(w, "profile", run_profile_name(r->profile));
     js_w_uint(w, "prompts", r->prompts);
     js_w_uint(w, "positions", r->positions);
@@ -227,6 +239,11 @@ void gate_text(const struct gate_result *r, struct buf *out)
     buf_printf(out, "%s (%s, %" PRIu64 " prompts, %" PRIu64 " positions)%s%s\n",
                gate_verdict_name(r->verdict), run_profile_name(r->profile),
                r->prompts, r->positions, r->reason[0] ? ": " : "", r->reason);
+    if (r->forms_differ[0])
+        return;
+    if (r->forms == (PACKAGE_COMPILED | PACKAGE_SOURCE))
+        buf_puts(out, "  both forms, .mlmodelc and .mlpackage, are one model "
+                      "to the bit\n");
     if (r->loss.positions && r->compressed)
         compare_text("bytes (against the package's own weights)", &r->bytes,
                      out);

@@ -119,8 +119,21 @@ static int same_descriptions(const struct pkg *a, const struct pkg *b,
 
 /* ---- weights ---- */
 
-static int same_bytes(const struct io_file *a, const struct io_file *b,
-                      struct err *e)
+/* What is said names the file as the programs do: the text may be kept. */
+static int first_difference(const char *name, const uint8_t *x,
+                            const uint8_t *y, uint64_t at, struct err *e)
+{
+    size_t i = 0;
+
+    while (x[i] == y[i])
+        i++;
+    return err_set(e, ERR_MISMATCH,
+                   "their weights in '%s' differ at byte %" PRIu64, name,
+                   at + i);
+}
+
+static int same_bytes(const char *name, const struct io_file *a,
+                      const struct io_file *b, struct err *e)
 {
     uint8_t *room = mem_alloc(2, CHUNK, e);
     uint64_t at;
@@ -132,25 +145,24 @@ static int same_bytes(const struct io_file *a, const struct io_file *b,
         if (io_pread(a, room, n, at, e) || io_pread(b, room + CHUNK, n, at, e))
             rc = -1;
         else if (memcmp(room, room + CHUNK, n) != 0)
-            rc = err_set(e, ERR_MISMATCH,
-                         "'%s' and '%s' differ behind byte %" PRIu64, a->path,
-                         b->path, at);
+            rc = first_difference(name, room, room + CHUNK, at, e);
     }
     mem_free(room);
     return rc;
 }
 
 /* One file under two names costs nothing to compare. */
-static int same_file(const struct io_file *a, const struct io_file *b,
-                     struct err *e)
+static int same_file(const char *name, const struct io_file *a,
+                     const struct io_file *b, struct err *e)
 {
     if (a->dev == b->dev && a->ino == b->ino)
         return 0;
     if (a->size != b->size)
         return err_set(e, ERR_MISMATCH,
-                       "'%s' has %" PRIu64 " bytes, '%s' %" PRIu64, a->path,
-                       a->size, b->path, b->size);
-    return same_bytes(a, b, e);
+                       "their weights in '%s' have %" PRIu64 " and %" PRIu64
+                       " bytes",
+                       name, a->size, b->size);
+    return same_bytes(name, a, b, e);
 }
 
 /* Both programs name the same files: their texts are equal. */
@@ -162,7 +174,8 @@ static int same_weights(const struct pkg *a, const struct pkg *b, struct err *e)
         for (k = 0; k < b->weights.n; k++)
             if (strcmp(a->weights.files[i]->name, b->weights.files[k]->name) ==
                     0 &&
-                same_file(&a->weights.files[i]->reader.file,
+                same_file(weight_files_relative(a->weights.files[i]->name),
+                          &a->weights.files[i]->reader.file,
                           &b->weights.files[k]->reader.file, e))
                 return -1;
     return 0;

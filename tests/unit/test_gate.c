@@ -656,7 +656,7 @@ static const char *const other_keys[] = {
     "positions",  "crossed_batch", "reached_end",  "prefill_infer_max_diff",
     "compressed", "max_abs_logit", "bytes",        "loss",
     "checks",     "f32_positions", "decode_steps", "drift",
-    "states",     "noise",
+    "states",     "noise",         "forms",
 };
 #define OTHER_KEYS (sizeof(other_keys) / sizeof(other_keys[0]))
 

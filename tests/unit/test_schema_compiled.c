@@ -771,7 +771,8 @@ Test(compiled, differences_are_found)
     cr_assert_eq(io_remove_tree(to, &e), 0);
     compile(from, to);
     edit(to, "weights/weight.bin", "\x50\xfa", "\x51\xfa");
-    not_same(from, to, "differ behind byte 0");
+    not_same(from, to,
+             "their weights in 'weights/weight.bin' differ at byte 128");
     edit(to, "model.mil", "3520.5.1", "9999.5.1");
     edit(to, "weights/weight.bin", "\x51\xfa", "\x50\xfa");
     same_both_ways(from, to);
