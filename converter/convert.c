@@ -293,20 +293,42 @@ static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
     return rc;
 }
 
-/* Some file systems know no hard links. */
+/* Some file systems know no hard links: there weights lie in both forms, or,
+ * of a part at a time, in the form that is left as well as in its source. */
+static int check_copies(struct cv_job *j, const char *dir, struct err *e)
+{
+    uint64_t all = 0, most = 0, one;
+
+    if (!(j->opt.emit & CV_EMIT_COMPILED) || io_takes_links(dir))
+        return 0;
+    for (size_t i = 0; i < j->n_parts; i++) {
+        one = j->parts[i].weight_bytes;
+        all += one;
+        most = one > most ? one : most;
+    }
+    if (j->opt.emit & CV_EMIT_PACKAGE)
+        j->disk_bytes += all;
+    if (check_space(j, dir,
+                    j->disk_bytes + SPACE_SLACK +
+                        (j->opt.emit & CV_EMIT_PACKAGE ? 0 : most),
+                    e))
+        return err_in(e, "no hard links here, weights are copied");
+    return 0;
+}
+
 static void tell_copies(const struct cv_job *j)
 {
-    uint64_t planned = 0, written = 0;
+    char text[NUM_TEXT_MAX];
+    uint64_t copied = 0;
 
-    for (size_t i = 0; i < j->n_parts; i++) {
-        planned += j->parts[i].compiled_bytes;
-        written += j->parts[i].written_compiled;
-    }
-    if (written > planned + planned / 2)
+    for (size_t i = 0; i < j->n_parts; i++)
+        copied += j->parts[i].copied_weights;
+    num_bytes_text(text, copied);
+    if (copied)
         log_warn(j->opt.log,
-                 "the disk of '%s' takes no hard links: weights are stored in "
-                 "both forms",
-                 j->output);
+                 "the disk of '%s' takes no hard links: the weights are stored "
+                 "in both forms (%s more)",
+                 j->output, text);
 }
 
 static int write_parts(struct cv_job *j, const char *dir, struct err *e)
@@ -371,7 +393,7 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
         (j->importance && importance_scan(j->importance, j->opt.log, e)) ||
         (j->opt.budget > 0 && (cv_choose_widths(j, e) || preflight(j, e))) ||
         io_stage_begin(&stage, j->output, j->opt.force, e) ||
-        write_all(j, a, stage.dir, e))
+        check_copies(j, stage.dir, e) || write_all(j, a, stage.dir, e))
         goto out;
     close_cache(j);
     assets_close(a); /* the gate needs the memory */

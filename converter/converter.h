@@ -114,7 +114,8 @@ struct cv_part {
     int64_t largest_axis;   /* of any constant */
     /* After conversion, read back from what was written: */
     uint64_t written_weights, written_model;
-    uint64_t written_compiled; /* with weights that could not be linked */
+    uint64_t written_compiled; /* with copied weights */
+    uint64_t copied_weights;   /* stored once more: no link was possible */
     double sse, sum_sq;        /* palettization error */
     uint64_t palettized;       /* elements with LUT */
     uint64_t fallback_tensors; /* group reduced */

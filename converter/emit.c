@@ -29,9 +29,10 @@ static int emit_compiled(const struct cv_job *j, struct cv_part *part,
     int rc = -1;
 
     if (path && !compiled_write(path, package, &o, &w, e)) {
-        part->written_compiled = w.text_bytes + w.other_bytes;
         if (j->opt.emit & CV_EMIT_PACKAGE)
-            part->written_compiled += w.weights_bytes - w.linked_bytes;
+            part->copied_weights = w.weights_bytes - w.linked_bytes;
+        part->written_compiled =
+            w.text_bytes + w.other_bytes + part->copied_weights;
         rc = same_as(package, path, e);
     }
     mem_free(path);
@@ -65,7 +66,7 @@ int emit_part(const struct cv_job *j, struct cv_part *part, const char *dir,
     if (path && !pkg_write(path, p->program, po, &w, e)) {
         part->written_weights = w.weights_bytes;
         part->written_model = j->opt.emit & CV_EMIT_PACKAGE ? w.model_bytes : 0;
-        part->written_compiled = 0;
+        part->written_compiled = part->copied_weights = 0;
         rc = emit_forms(j, part, dir, path, p, e);
     }
     mem_free(path);

@@ -18,7 +18,7 @@ void cv_options_init(struct cv_options *o)
     o->lut_head = (struct cv_lut){ 6, 8, false };
     o->max_chunk_mb = 950;
     o->budget_widths = 1u << 4 | 1u << 6 | 1u << 8;
-    o->emit = CV_EMIT_PACKAGE;
+    o->emit = CV_EMIT_BOTH;
     o->expert_limit = 8000000000;
 }
 

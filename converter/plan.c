@@ -589,6 +589,15 @@ static void plan_memory(struct cv_job *j, uint64_t tokenizer)
     j->memory_bytes = MEMORY_PROCESS + (work > texts ? work : texts);
 }
 
+/* Of the forms that are asked for; both share one copy of the weights. */
+static uint64_t part_bytes(const struct cv_job *j, const struct cv_part *p)
+{
+    uint64_t n = p->weight_bytes + p->compiled_bytes;
+
+    return j->opt.emit & CV_EMIT_PACKAGE ? n + p->model_bytes + MANIFEST_BYTES
+                                         : n;
+}
+
 static int plan_sums(struct cv_job *j, struct err *e)
 {
     uint64_t assets, tokenizer;
@@ -596,13 +605,8 @@ static int plan_sums(struct cv_job *j, struct err *e)
     if (assets_measure(&j->ckpt, &assets, &tokenizer, e))
         return -1;
     j->disk_bytes = assets + META_BYTES + 25 * (uint64_t)j->head_parts;
-    for (size_t i = 0; i < j->n_parts; i++) {
-        const struct cv_part *p = &j->parts[i];
-
-        j->disk_bytes += p->weight_bytes + p->compiled_bytes;
-        if (j->opt.emit & CV_EMIT_PACKAGE)
-            j->disk_bytes += p->model_bytes + MANIFEST_BYTES;
-    }
+    for (size_t i = 0; i < j->n_parts; i++)
+        j->disk_bytes += part_bytes(j, &j->parts[i]);
     plan_tables(j);
     plan_limits(j);
     plan_linear(j);
@@ -697,12 +701,12 @@ int cv_plan_again(struct cv_job *j, struct err *e)
     uint64_t old = 0;
 
     for (size_t i = 0; i < j->n_parts; i++)
-        old += j->parts[i].weight_bytes + j->parts[i].model_bytes;
+        old += part_bytes(j, &j->parts[i]);
     if (plan_parts(j, e))
         return -1;
     j->disk_bytes -= old;
     for (size_t i = 0; i < j->n_parts; i++)
-        j->disk_bytes += j->parts[i].weight_bytes + j->parts[i].model_bytes;
+        j->disk_bytes += part_bytes(j, &j->parts[i]);
     return 0;
 }
 
@@ -855,6 +859,7 @@ void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
     js_w_string(w, "name", j->name);
     js_w_string(w, "architecture", hp->arch->name);
     js_w_uint(w, "parameters", hparams_count(hp));
+    js_w_string(w, "emit", cv_emit_name(j->opt.emit));
     js_w_int(w, "context_length", j->opt.ctx);
     js_w_int(w, "batch_size", j->opt.batch);
     js_w_int(w, "num_chunks", j->chunks);

@@ -332,7 +332,7 @@ int main(int argc, char **argv)
         { "--prefix", NULL, CLI_TEXT, &a.prefix, "NAME",
           "prefix of file names (by family)" },
         { "--emit", NULL, CLI_TEXT, &a.emit, "FORM",
-          "both, mlmodelc (apps) or mlpackage (Python) (mlpackage)" },
+          "both, mlmodelc (apps) or mlpackage (Python) (both)" },
         { "--tie", NULL, CLI_FLAG, &a.tie, NULL,
           "use the embedding as LM head although the config does not" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "Run:" },

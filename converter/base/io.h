@@ -105,6 +105,9 @@ int io_write_file(const char *path, const void *p, size_t n,
                   struct err *e) ATTR_MUST_USE;
 /* One more name for an open file; false where that is not possible. */
 bool io_link(const struct io_file *f, const char *to) ATTR_MUST_USE;
+/* Whether a file in this folder, which must be writable, may have two names:
+ * tried, and both removed. */
+bool io_takes_links(const char *dir);
 /* Byte-for-byte copy into a new regular file. */
 int io_copy_file(const char *from, const char *to, struct err *e) ATTR_MUST_USE;
 

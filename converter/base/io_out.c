@@ -142,6 +142,26 @@ bool io_link(const struct io_file *f, const char *to)
     return linkat(AT_FDCWD, f->path, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0;
 }
 
+bool io_takes_links(const char *dir)
+{
+    struct io_file f = IO_FILE_INIT;
+    struct err ignored = ERR_INIT;
+    char *a = io_join(dir, ".link-a", &ignored);
+    char *b = io_join(dir, ".link-b", &ignored);
+    bool yes = false;
+
+    if (a && b && io_write_file(a, "x", 1, &ignored) == 0) {
+        yes = io_open_input(&f, a, &ignored) == 0 && io_link(&f, b);
+        io_close(&f);
+        unlink(a);
+        if (yes)
+            unlink(b);
+    }
+    mem_free(a);
+    mem_free(b);
+    return yes;
+}
+
 int io_copy_file(const char *from, const char *to, struct err *e)
 {
     struct io_file f = IO_FILE_INIT;

@@ -98,6 +98,36 @@ test_swapped_chunks_fail() {
     expect_exit 1
     expect_out "FAIL"
 }
+# A byte of weights or an operation, in one form of a part.
+test_forms_that_differ_fail() {
+    run anemll-convert --hf "$(tiny)" --ctx 128 --lut 4 -o p
+    expect_exit 0
+    cp -r p q # the weights become two files
+    run anemll-check q --hf "$(tiny)"
+    expect_exit 0
+    expect_out "PASS" "both forms, .mlmodelc and .mlpackage, are one model"
+    w=$(echo q/*FFN*.mlmodelc/weights/weight.bin)
+    printf '\377\376' | dd of="$w" bs=1 seek=5000 conv=notrunc 2>/dev/null
+    run anemll-check q --hf "$(tiny)" --json
+    expect_exit 1
+    [ "$(json stdout verdict)" = FAIL ] || fail "verdict"
+    [ "$(json stdout checks.0.name)" = forms_differ ] || fail "checks"
+    json stdout reason | grep -q "weights/weight.bin' differ at byte 500[01]" ||
+        fail "reason"
+    [ "$(json q/gate.json verdict)" = FAIL ] || fail "gate.json still says PASS"
+    cp -r p r
+    sed -i 's/ = add(/ = mul(/' r/*FFN*.mlmodelc/model.mil
+    run anemll-check r --hf "$(tiny)"
+    expect_exit 1
+    expect_out "FAIL" "their programs differ: "
+    # Other forms of it: the same fault in the source.
+    cp -r p s
+    LC_ALL=C sed -i 's/tanh/sqrt/' \
+        s/*FFN*.mlpackage/Data/com.apple.CoreML/model.mlmodel
+    run anemll-check s --hf "$(tiny)"
+    expect_exit 1
+    expect_out "FAIL" "their programs differ: "
+}
 test_tokens_as_text() {
     cp -r "$(package)" p
     printf '1 2 3 4 5 6 7 8\n10 20 30\n' >prompts.txt

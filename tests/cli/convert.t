@@ -230,7 +230,6 @@ test_existing_file_as_output() {
 }
 test_force_replaces_a_package() {
     cp -r "$(package)" out
-    mkdir out/qwen_embeddings.mlmodelc
     run anemll-convert --hf "$(tiny)" $quick --force -o out
     expect_exit 0
     expect_only out
@@ -524,4 +523,93 @@ test_address_space_limit() {
     4) expect_only ;;
     *) fail "exit 0 or 4 was expected" ;;
     esac
+}
+
+# ---- the forms of a package ----
+
+inode() {
+    stat -c %i "$1" 2>/dev/null || stat -f %i "$1"
+}
+test_both_forms_over_one_copy_of_the_weights() {
+    run anemll-convert --hf "$(tiny)" --ctx 128 --lut 6 --json -o out
+    expect_exit 0
+    [ "$(json stdout plan.emit)" = both ] || fail "plan.emit"
+    [ "$(json stdout gate.forms.0)" = mlmodelc ] || fail "gate.forms"
+    [ "$(json out/gate.json forms.1)" = mlpackage ] || fail "forms in gate.json"
+    for p in out/*.mlpackage; do
+        a=$p/Data/com.apple.CoreML/weights/weight.bin
+        b=${p%.mlpackage}.mlmodelc/weights/weight.bin
+        [ "$(inode "$a")" = "$(inode "$b")" ] || fail "two copies of $a"
+    done
+    [ "$(ls out | grep -c '\.mlmodelc$')" -eq 3 ] || fail "parts"
+    # What the tool says it wrote is what lies there, but for meta.yaml and such.
+    said=$(json stdout bytes)
+    there=$(find out -name '*.bin' -o -name '*.mil' -o -name '*.mlmodel' \
+        -o -name metadata.json | while read -r f; do
+        echo "$(inode "$f") $(wc -c <"$f")"; done | sort -u |
+        awk '{ n += $2 } END { print n }')
+    [ "$said" = "$there" ] || fail "said $said bytes, there are $there"
+}
+test_one_form_alone() {
+    for form in mlmodelc mlpackage; do
+        run anemll-convert --hf "$(tiny)" --ctx 128 --emit $form -o $form
+        expect_exit 0
+        expect_out "PASS (fp16, "
+        [ "$(ls $form | grep -c '\.ml')" -eq 3 ] || fail "parts"
+        [ "$(ls $form | grep -c "\.$form\$")" -eq 3 ] || fail "form"
+        [ "$(json $form/gate.json forms.0)" = $form ] || fail "forms"
+        json $form/gate.json forms.1 >/dev/null 2>&1 && fail "two forms"
+    done
+    run anemll-convert --hf "$(tiny)" --ctx 128 --no-gate -o both
+    for p in mlmodelc/*.mlmodelc mlpackage/*.mlpackage; do
+        expect_same "$p" "both/${p#*/}"
+    done
+}
+test_forms_that_are_none() {
+    for f in none BOTH mlmodel both,both ''; do
+        refused 2 "--emit '$f'" "both, mlmodelc and mlpackage" -- \
+            anemll-convert --hf "$(tiny)" --emit="$f" -o out
+    done
+}
+test_weights_are_copied_where_links_fail() {
+    without_links true || skip "system calls cannot be filtered"
+    run without_links anemll-convert --hf "$(tiny)" --ctx 128 --lut 6 -o out
+    expect_exit 0
+    expect_err "takes no hard links: the weights are stored in both forms"
+    expect_out "PASS (fp16, " "both forms, "
+    expect_only out
+    for p in out/*.mlpackage; do
+        a=$p/Data/com.apple.CoreML/weights/weight.bin
+        b=${p%.mlpackage}.mlmodelc/weights/weight.bin
+        [ "$(inode "$a")" != "$(inode "$b")" ] || fail "linked all the same"
+        expect_same "$a" "$b"
+    done
+    mv out copied
+    run anemll-convert --hf "$(tiny)" --ctx 128 --lut 6 -o out
+    expect_exit 0
+    grep -q "hard links" stderr && fail "links are there"
+    expect_same copied out
+}
+# Room for the weights once, not for a copy.
+test_copies_need_room() {
+    without_links true || skip "system calls cannot be filtered"
+    model m
+    need=$(anemll-convert --hf m --ctx 128 --lut none --plan --json |
+        sed -n 's/^ *"disk_bytes": \([0-9]*\),*$/\1/p')
+    mkdir disk
+    mount -t tmpfs -o size=$(((need + 1400000) / 1024))k tmpfs disk 2>/dev/null ||
+        skip "no permission to mount a small disk"
+    status=0
+    command="anemll-convert -o disk/out, no links"
+    without_links anemll-convert --hf m --ctx 128 --lut none --no-gate \
+        -o disk/out >stdout 2>stderr || status=$?
+    left=$(ls -A disk)
+    code=0
+    anemll-convert --hf m --ctx 128 --lut none --no-gate -q -o disk/out \
+        >/dev/null 2>&1 || code=$?
+    umount disk
+    expect_exit 4
+    expect_err "no hard links here, weights are copied" "needs about"
+    [ -z "$left" ] || fail "left on the disk: $left"
+    [ $code -eq 0 ] || fail "with links there is room"
 }

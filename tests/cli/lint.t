@@ -133,7 +133,8 @@ test_mixed_widths_want_their_key() {
 }
 # Every place is named, and the last line says how many and of how many rules.
 test_every_place_is_named() {
-    run anemll-convert --hf "$(tiny gemma3)" --ctx 128 --chunks 6 --no-gate -o p
+    run anemll-convert --hf "$(tiny gemma3)" --ctx 128 --chunks 6 --no-gate \
+        --emit mlpackage -o p
     expect_exit 0
     run anemll-check p
     expect_exit 0

@@ -48,10 +48,11 @@ const char *t_conv_path(const char *name)
 {
     static char ring[32][600];
     static unsigned at;
-    char *p = ring[at++ % 32];
+    char *p;
 
     if (name[0] == '/')
         return name;
+    p = ring[at++ % 32];
     snprintf(p, sizeof ring[0], "%s/%.500s", t_conv_dir(), name);
     return p;
 }
@@ -363,11 +364,28 @@ void t_conv_run(const struct cv_options *o, const char *output)
 
 /* ---- folders ---- */
 
+#define MAX_LINKED 64
+
 struct listing {
     struct buf text;
     const char *but;
     uint64_t bytes;
+    ino_t linked[MAX_LINKED]; /* files of several names that were counted */
+    size_t n_linked;
 };
+
+/* A file of several names takes its room once. */
+static bool counted(struct listing *l, const struct stat *st)
+{
+    for (size_t i = 0; i < l->n_linked; i++)
+        if (l->linked[i] == st->st_ino)
+            return true;
+    if (st->st_nlink > 1) {
+        cr_assert_lt(l->n_linked, MAX_LINKED);
+        l->linked[l->n_linked++] = st->st_ino;
+    }
+    return false;
+}
 
 static void walk(struct listing *l, const char *path, const char *shown)
 {
@@ -403,7 +421,7 @@ static void walk(struct listing *l, const char *path, const char *shown)
             h = hash_bytes(text, len);
             buf_printf(&l->text, "%s %016" PRIx64 "%016" PRIx64 "\n", name,
                        h.hi, h.lo);
-            l->bytes += len;
+            l->bytes += counted(l, &st) ? 0 : len;
             mem_free(text);
         }
     }

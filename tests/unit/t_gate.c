@@ -26,6 +26,7 @@ static void convert(struct t_gate *t, const struct t_gate_recipe *r)
     cv_options_init(&o);
     o.model = t->ck;
     o.output = t->honest;
+    o.emit = CV_EMIT_PACKAGE; /* t_gate_edit changes one form */
     o.ctx = r->ctx ? r->ctx : 64;
     o.batch = r->batch ? r->batch : 16;
     o.chunks = r->chunks ? r->chunks : 1;

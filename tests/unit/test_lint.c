@@ -946,7 +946,7 @@ Test(lint, a_compiled_form_that_differs)
     byte = fgetc(out);
     cr_assert(!fseek(out, 200, SEEK_SET) && fputc(byte ^ 1, out) >= 0 &&
               !fclose(out));
-    expect_differs("differ behind byte");
+    expect_differs("differ at byte 200");
 }
 
 /* Mixed widths: a chunk may have none of the narrowest. */

@@ -26,6 +26,7 @@ static void set_up(void)
     o = t_conv_options("m");
     o.chunks = 2;
     o.lut_ffn.bits = o.lut_head.bits = 0;
+    o.emit = CV_EMIT_PACKAGE; /* tests remove and swap parts */
     t_conv_run(&o, "pkg");
 }
 

@@ -415,9 +415,13 @@ static void expect_figures(struct cv_options *o, const char *what)
         cr_expect_eq(p->weight_bytes, p->written_weights,
                      "%s, %s: %" PRIu64 " planned, %" PRIu64 " written", what,
                      p->name, p->weight_bytes, p->written_weights);
-        cr_expect_eq(p->model_bytes, p->written_model,
+        cr_expect_eq(o->emit & CV_EMIT_PACKAGE ? p->model_bytes : 0,
+                     p->written_model,
                      "%s, %s: message %" PRIu64 " of %" PRIu64, what, p->name,
                      p->model_bytes, p->written_model);
+        cr_expect_eq(p->compiled_bytes, p->written_compiled,
+                     "%s, %s: compiled %" PRIu64 " of %" PRIu64, what, p->name,
+                     p->compiled_bytes, p->written_compiled);
         cr_expect_eq(p->palettized, p->weights);
     }
     cv_job_close(&j);
@@ -449,6 +453,22 @@ Test(plan, figures_are_what_is_written)
     o.batch = 64;
     o.lut_ffn = (struct cv_lut){ 4, 4 };
     expect_figures(&o, "llama tiny");
+}
+
+/* Weights count once, whatever the forms. */
+Test(plan, figures_of_each_form)
+{
+    struct cv_options o;
+
+    t_conv_synth("qwen3", "tiny", "q");
+    o = t_conv_options("q");
+    o.emit = CV_EMIT_PACKAGE;
+    expect_figures(&o, "packages alone");
+    o.emit = CV_EMIT_COMPILED;
+    expect_figures(&o, "compiled alone");
+    o.emit = CV_EMIT_BOTH;
+    o.budget = 5; /* planned anew */
+    expect_figures(&o, "both, under a budget");
 }
 
 /* Recurrent layers: constants of the chunked form, which all layers share;
