@@ -17,6 +17,7 @@
 #include "converter/meta.h"
 #include "converter/output_priv.h"
 #include "converter/program_priv.h"
+#include "converter/report.h"
 #include "schema/package.h"
 
 /* ---- before any work ---- */
@@ -82,7 +83,7 @@ static bool package_name(const char *name)
         if (n > strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i]))
             return true;
     return !strcmp(name, "meta.yaml") || !strcmp(name, "gate.json") ||
-           assets_name(name);
+           !strcmp(name, REPORT_NAME) || assets_name(name);
 }
 
 /* What --force would remove: a package that this program wrote, and nothing
@@ -271,7 +272,8 @@ static void source_error(const struct cv_job *j, struct err *e)
 }
 
 static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
-                      uint64_t base, uint64_t total, struct err *e)
+                      struct report *report, uint64_t base, uint64_t total,
+                      struct err *e)
 {
     struct pkg_options po = { .log = j->opt.log,
                               .stage = "convert",
@@ -284,7 +286,7 @@ static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
         return err_set(e, ERR_CANCELLED, "interrupted");
     if (cv_build_part(j, part, &prog, e))
         return -1;
-    rc = emit_part(j, part, dir, &prog, &po, e);
+    rc = emit_part(j, part, dir, &prog, &po, report, e);
     if (rc)
         source_error(j, e);
     else
@@ -331,7 +333,8 @@ static void tell_copies(const struct cv_job *j)
                  j->output, text);
 }
 
-static int write_parts(struct cv_job *j, const char *dir, struct err *e)
+static int write_parts(struct cv_job *j, const char *dir, struct report *report,
+                       struct err *e)
 {
     uint64_t base = 0, total = 0;
 
@@ -340,7 +343,7 @@ static int write_parts(struct cv_job *j, const char *dir, struct err *e)
     for (size_t i = 0; i < j->n_parts; i++) {
         struct cv_part *p = &j->parts[i];
 
-        if (write_part(j, p, dir, base, total, e))
+        if (write_part(j, p, dir, report, base, total, e))
             return -1;
         base += p->weight_bytes;
         log_debug(j->opt.log, "%s: %" PRIu64 " bytes of weights", p->name,
@@ -367,10 +370,15 @@ static int write_meta(const struct cv_job *j, const struct assets *a,
 static int write_all(struct cv_job *j, const struct assets *a, const char *dir,
                      struct err *e)
 {
-    if (write_parts(j, dir, e) || write_meta(j, a, dir, e) ||
-        assets_write(a, dir, e) || st_unchanged(j->ckpt.st, e))
-        return -1;
-    return 0;
+    struct report *report = report_new(j, dir, e);
+    int rc = -1;
+
+    if (report && !write_parts(j, dir, report, e) &&
+        !report_finish(report, e) && !write_meta(j, a, dir, e) &&
+        !assets_write(a, dir, e))
+        rc = st_unchanged(j->ckpt.st, e);
+    report_free(report);
+    return rc;
 }
 
 /* Interrupted, or the model is not what was read any more? */

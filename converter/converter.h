@@ -109,6 +109,7 @@ struct cv_part {
     uint64_t compiled_bytes; /* compiled form but for its weights; 0: none */
     uint64_t weights;        /* elements of the matrices to palettize */
     uint64_t expert_bytes;   /* matrices of experts, their tables included */
+    uint64_t report_bytes;   /* in report.json, about */
     uint64_t largest_blob;
     uint64_t largest_table; /* bytes of one matrix's tables */
     int64_t largest_axis;   /* of any constant */

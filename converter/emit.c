@@ -41,12 +41,14 @@ static int emit_compiled(const struct cv_job *j, struct cv_part *part,
 
 static int emit_forms(const struct cv_job *j, struct cv_part *part,
                       const char *dir, const char *package,
-                      const struct cv_program *planned, struct err *e)
+                      const struct cv_program *planned, struct report *report,
+                      struct err *e)
 {
     struct pkg *k = pkg_open_raw(package, e);
     int rc = -1;
 
-    if (k && !cv_program_check(pkg_program(k), part, planned, e))
+    if (k && !cv_program_check(pkg_program(k), part, planned, e) &&
+        !report_part(report, part, k, planned, e))
         rc = j->opt.emit & CV_EMIT_COMPILED ? emit_compiled(j, part, dir, k, e)
                                             : 0;
     pkg_close(k);
@@ -57,7 +59,7 @@ static int emit_forms(const struct cv_job *j, struct cv_part *part,
 
 int emit_part(const struct cv_job *j, struct cv_part *part, const char *dir,
               const struct cv_program *p, const struct pkg_options *po,
-              struct err *e)
+              struct report *report, struct err *e)
 {
     char *path = mem_printf(e, "%s/%s.mlpackage", dir, part->name);
     struct pkg_written w;
@@ -67,7 +69,7 @@ int emit_part(const struct cv_job *j, struct cv_part *part, const char *dir,
         part->written_weights = w.weights_bytes;
         part->written_model = j->opt.emit & CV_EMIT_PACKAGE ? w.model_bytes : 0;
         part->written_compiled = part->copied_weights = 0;
-        rc = emit_forms(j, part, dir, path, p, e);
+        rc = emit_forms(j, part, dir, path, p, report, e);
     }
     mem_free(path);
     return rc;

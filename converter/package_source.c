@@ -343,24 +343,157 @@ static int add_file(struct package_source *s, const struct pkg *file,
     return 0;
 }
 
-struct package_source *package_source_open(const struct package *p,
-                                           const struct ckpt *c, struct err *e)
+static struct package_source *new_source(size_t files, struct err *e)
 {
     struct package_source *s = mem_zalloc(1, sizeof(*s), e);
 
     if (!s)
         return NULL;
     s->bits = 16;
-    s->docs = mem_zalloc(package_files(p), sizeof(*s->docs), e);
-    if (!s->docs)
-        goto fail;
-    for (size_t i = 0; i < package_files(p); i++)
-        if (add_file(s, package_file(p, i), c, e))
-            goto fail;
-    return s;
-fail:
+    s->docs = mem_zalloc(files, sizeof(*s->docs), e);
+    if (s->docs)
+        return s;
     package_source_close(s);
     return NULL;
+}
+
+struct package_source *package_source_open(const struct package *p,
+                                           const struct ckpt *c, struct err *e)
+{
+    struct package_source *s = new_source(package_files(p), e);
+
+    for (size_t i = 0; s && i < package_files(p); i++)
+        if (add_file(s, package_file(p, i), c, e)) {
+            package_source_close(s);
+            return NULL;
+        }
+    return s;
+}
+
+struct package_source *package_source_of(const struct pkg *file,
+                                         const struct ckpt *c, struct err *e)
+{
+    struct package_source *s = new_source(1, e);
+
+    if (s && add_file(s, file, c, e)) {
+        package_source_close(s);
+        return NULL;
+    }
+    return s;
+}
+
+/* ---- files of others ---- */
+
+/* Where `name` stands in the constant's, as words of it; behind it nothing or
+ * what converters append. */
+static bool holds_name(const char *constant, const char *tensor)
+{
+    static const char *const ends[] = { "", "_palettized", "_quantized",
+                                        "_to_fp16", "_cast_fp16" };
+    char words[128];
+    size_t n = 0;
+
+    for (; tensor[n] && n + 1 < sizeof(words); n++)
+        words[n] = tensor[n] == '.' ? '_' : tensor[n];
+    words[n] = '\0';
+    for (const char *p = constant; (p = strstr(p, words)) != NULL; p++)
+        for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+            if ((p == constant || p[-1] == '_') && !strcmp(p + n, ends[i]))
+                return true;
+    return false;
+}
+
+/* "lm_head16_3_weight": part 3 of 16. False: none. */
+static bool head_part(const char *constant, uint64_t *of, uint64_t *part)
+{
+    const char *p = strstr(constant, "lm_head");
+    size_t n;
+
+    if (!p)
+        return false;
+    p += strlen("lm_head");
+    n = strspn(p, "0123456789");
+    if (!n || p[n] != '_' || !num_parse_u64(p, n, of))
+        return false;
+    p += n + 1;
+    n = strspn(p, "0123456789");
+    return n && !strncmp(p + n, "_weight", 7) && num_parse_u64(p, n, part) &&
+           *part >= 1 && *part <= *of;
+}
+
+static void guess_entry(const struct mil_value *v, const struct ckpt *c,
+                        struct js_writer *w)
+{
+    uint64_t elems = (uint64_t)mil_type_elems(&v->type), of = 1, part = 1;
+    const struct need *found = NULL;
+
+    if (head_part(v->name, &of, &part))
+        found = ckpt_need(c, "lm_head.weight");
+    for (size_t i = 0; !found && i < c->ledger.n; i++)
+        if (holds_name(v->name, c->ledger.needs[i].name))
+            found = &c->ledger.needs[i];
+    if (!found || found->rank != 2 || found->dims[0] % of ||
+        found->dims[0] * found->dims[1] / of != elems)
+        return;
+    js_w_array(w, v->name, true);
+    js_w_string(w, NULL, of > 1 ? "lm_head.weight" : found->name);
+    js_w_uint(w, NULL, found->dims[0] / of * (part - 1));
+    js_w_uint(w, NULL, found->dims[0] / of);
+    js_w_uint(w, NULL, found->dims[0]);
+    js_w_int(w, NULL, 0);
+    js_w_end(w);
+}
+
+/* As the metadata of our own files. */
+static struct js_doc *guess_entries(const struct mil_function *f,
+                                    const struct ckpt *c, struct err *e)
+{
+    struct buf b = BUF_INIT;
+    struct js_doc *d = NULL;
+    struct js_writer w;
+
+    js_w_init(&w, &b);
+    js_w_object(&w, NULL);
+    for (size_t i = 0; i < f->n_ops; i++) {
+        const struct mil_value *v =
+            f->ops[i].n_outs == 1 ? mil_value(f, f->ops[i].outs[0]) : NULL;
+
+        if (v && v->name && mil_type_elems(&v->type) > 0 &&
+            (f->ops[i].code == MIL_OP_const ||
+             f->ops[i].code == MIL_OP_constexpr_lut_to_dense ||
+             f->ops[i].code == MIL_OP_constexpr_blockwise_shift_scale))
+            guess_entry(v, c, &w);
+    }
+    js_w_end(&w);
+    if (!buf_ok(&b, e))
+        d = js_parse(buf_text(&b), b.len, e);
+    buf_release(&b);
+    return d;
+}
+
+struct package_source *package_source_guess(const struct pkg *file,
+                                            const struct ckpt *c, struct err *e)
+{
+    const struct mil_function *f = pkg_program(file)->functions[0];
+    struct package_source *s = new_source(1, e);
+    struct js_doc *d = s ? guess_entries(f, c, e) : NULL;
+
+    if (!d) {
+        package_source_close(s);
+        return NULL;
+    }
+    s->docs[s->n_docs++] = d;
+    for (const struct js_node *n = js_first(js_root(d)); n; n = js_next(n)) {
+        struct err unfit = ERR_INIT; /* a form that is not decoded */
+
+        if (add_entry(s, 0, CV_KMEANS, f, c, n, &unfit) &&
+            unfit.code == ERR_NOMEM) {
+            (void)err_set(e, ERR_NOMEM, "%s", unfit.text);
+            package_source_close(s);
+            return NULL;
+        }
+    }
+    return s;
 }
 
 void package_source_close(struct package_source *s)

@@ -15,6 +15,16 @@ struct package_source;
 struct package_source *package_source_open(const struct package *p,
                                            const struct ckpt *c,
                                            struct err *e) ATTR_MUST_USE;
+/* The same of one file. */
+struct package_source *package_source_of(const struct pkg *file,
+                                         const struct ckpt *c,
+                                         struct err *e) ATTR_MUST_USE;
+/* Of one file without such a list, by the names of its constants: matrices
+ * whose names hold that of a tensor of as many elements, and the equal parts of
+ * an LM head. What was folded into them is not known. */
+struct package_source *package_source_guess(const struct pkg *file,
+                                            const struct ckpt *c,
+                                            struct err *e) ATTR_MUST_USE;
 void package_source_close(struct package_source *s);
 struct tensor_source package_source_tensors(const struct package_source *s);
 /* What one constant holds: rows [row, row + rows) of a checkpoint tensor, in

@@ -362,12 +362,20 @@ static bool is_expert(const struct mil_data *d)
     return d->origin && strstr(d->origin->tensor, ".experts.");
 }
 
-static void see_const(struct cv_part *part, const struct mil_value *v)
+/* Bytes of a row of the report beside its names, and of a part's sums. */
+#define REPORT_ROW 400
+#define REPORT_SUMS 780
+
+/* first: of the first function, with which others share their constants. */
+static void see_const(struct cv_part *part, const struct mil_value *v,
+                      const char *name, bool first)
 {
     const struct mil_data *d = v->konst ? v->konst->data : NULL;
 
     if (!d)
         return;
+    if (first && d->origin)
+        part->report_bytes += REPORT_ROW + 3 * strlen(name);
     if (d->bytes > part->largest_blob)
         part->largest_blob = d->bytes;
     for (int i = 0; i < d->type.rank; i++)
@@ -375,22 +383,21 @@ static void see_const(struct cv_part *part, const struct mil_value *v)
             part->largest_axis = d->type.dims[i];
 }
 
-/* Constants stand behind ops and, literally, in their arguments. `first`: this
- * is the first function. */
+/* Constants stand behind ops and, literally, in their arguments. */
 static void see_op(struct cv_part *part, const struct mil_function *f,
                    const struct mil_op *op, bool first)
 {
     int n = mil_op_info(op->code)->n_params;
+    const char *name = op->n_outs ? mil_value(f, op->outs[0])->name : "";
 
     for (int i = 0; i < n; i++)
         for (uint32_t k = 0; k < op->args[i].n; k++)
             if (mil_value(f, op->args[i].refs[k])->kind == MIL_V_LITERAL)
-                see_const(part, mil_value(f, op->args[i].refs[k]));
+                see_const(part, mil_value(f, op->args[i].refs[k]), name, first);
     for (uint32_t i = 0; i < op->n_outs; i++) {
         const struct mil_value *v = mil_value(f, op->outs[i]);
 
-        see_const(part, v);
-        /* functions share their constants */
+        see_const(part, v, name, first);
         if (first && v->konst && v->konst->data && is_expert(v->konst->data))
             part->expert_bytes += v->konst->data->bytes;
     }
@@ -440,6 +447,7 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
     part->weights = part->largest_blob = part->largest_table = 0;
     part->largest_axis = 0;
     part->expert_bytes = 0;
+    part->report_bytes = REPORT_SUMS;
     part->stored_bits = part->stored = 0;
     part->tables = part->integers = (struct cv_lut){ 0 };
     part->forms = 0;

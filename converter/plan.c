@@ -592,7 +592,7 @@ static void plan_memory(struct cv_job *j, uint64_t tokenizer)
 /* Of the forms that are asked for; both share one copy of the weights. */
 static uint64_t part_bytes(const struct cv_job *j, const struct cv_part *p)
 {
-    uint64_t n = p->weight_bytes + p->compiled_bytes;
+    uint64_t n = p->weight_bytes + p->compiled_bytes + p->report_bytes;
 
     return j->opt.emit & CV_EMIT_PACKAGE ? n + p->model_bytes + MANIFEST_BYTES
                                          : n;

@@ -10,14 +10,15 @@
 #include "converter/base/mem.h"
 #include "converter/base/num.h"
 #include "converter/meta.h"
+#include "converter/weights_table.h"
 #include "mil/text.h"
 #include "models/models.h"
 #include "schema/package.h"
 #include "tools/cli.h"
 
 struct args {
-    const char *path, *function;
-    bool mil;
+    const char *path, *function, *hf;
+    bool mil, weights;
 };
 
 /* ---- model files ---- */
@@ -579,6 +580,45 @@ static int inspect_checkpoint(struct cli *c, const struct args *a,
     return EXIT_DONE;
 }
 
+/* ---- weights ---- */
+
+static int print_weights(struct cli *c, const struct weights_query *q,
+                         struct err *e)
+{
+    struct buf out = BUF_INIT;
+    struct js_writer w;
+    bool sound = true;
+    int rc;
+
+    js_w_init(&w, &out);
+    rc = weights_table(q, c->json ? &w : NULL, &out, &sound, e);
+    if (!rc && c->json)
+        buf_puts(&out, "\n");
+    if (!rc)
+        cli_print(&out);
+    buf_release(&out);
+    return rc ? cli_fail(c, e) : sound ? EXIT_DONE : EXIT_CHECK_FAILED;
+}
+
+static int inspect_weights(struct cli *c, const struct args *a, bool package,
+                           struct err *e)
+{
+    struct weights_query q = {
+        .path = a->path, .package = package, .par = c->par, .log = &c->log
+    };
+    struct ckpt k;
+    int code;
+
+    if (!a->hf)
+        return print_weights(c, &q, e);
+    if (ckpt_open(&k, a->hf, 0, e))
+        return cli_fail(c, e);
+    q.ckpt = &k;
+    code = print_weights(c, &q, e);
+    ckpt_close(&k);
+    return code;
+}
+
 static bool ends_with(const char *s, const char *tail)
 {
     size_t n = strlen(s), m = strlen(tail);
@@ -596,7 +636,8 @@ static int run(struct cli *c, const struct args *a)
 
     if (ends_with(a->path, ".mlpackage") || ends_with(a->path, ".mlmodel") ||
         ends_with(a->path, ".mlmodelc"))
-        return inspect_model(c, a, &e);
+        return a->weights ? inspect_weights(c, a, false, &e)
+                          : inspect_model(c, a, &e);
     if (a->mil)
         return cli_usage(c, "--mil takes a .mlpackage, .mlmodel or .mlmodelc");
     meta = io_join(a->path, "meta.yaml", &e);
@@ -604,6 +645,10 @@ static int run(struct cli *c, const struct args *a)
         return cli_fail(c, &e);
     package = io_exists(meta);
     mem_free(meta);
+    if (a->weights && !package)
+        return cli_usage(c, "--weights takes a package or one of its models");
+    if (a->weights)
+        return inspect_weights(c, a, true, &e);
     return package ? inspect_package(c, a, &e) : inspect_checkpoint(c, a, &e);
 }
 
@@ -615,6 +660,10 @@ int main(int argc, char **argv)
           "the program of one model as MIL text" },
         { "--function", NULL, CLI_TEXT, &a.function, "NAME",
           "with --mil: this function only" },
+        { "--weights", NULL, CLI_FLAG, &a.weights, NULL,
+          "per tensor: width, group, bytes, error, method" },
+        { "--hf", NULL, CLI_TEXT, &a.hf, "DIR",
+          "with --weights: measure the errors against this checkpoint" },
         { NULL, NULL, CLI_FLAG, NULL, NULL, NULL }
     };
     struct cli c = { .tool = "anemll-inspect",
@@ -632,6 +681,10 @@ int main(int argc, char **argv)
         code = cli_usage(&c, "no path given");
     else if (a.function && !a.mil)
         code = cli_usage(&c, "--function goes with --mil");
+    else if (a.hf && !a.weights)
+        code = cli_usage(&c, "--hf goes with --weights");
+    else if (a.mil && a.weights)
+        code = cli_usage(&c, "--mil and --weights are two things to print");
     else {
         a.path = c.positional[0];
         code = run(&c, &a);

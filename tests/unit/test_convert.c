@@ -101,7 +101,8 @@ Test(convert, eight_spellings_of_names)
 
     m.tied = false;
     for (size_t i = 0; i < 8; i++) {
-        char name[16];
+        char name[32], tensor[128], *text;
+        size_t len;
 
         m.prefix = spellings[i][0];
         m.outer = spellings[i][1];
@@ -109,7 +110,14 @@ Test(convert, eight_spellings_of_names)
         o = t_conv_options("m");
         snprintf(name, sizeof name, "s%zu", i);
         t_conv_run(&o, name);
-        expect_same("s0", name, NULL);
+        /* The report names tensors as the checkpoint does. */
+        expect_same("s0", name, "report.json");
+        snprintf(tensor, sizeof tensor,
+                 "\"%slayers.0.self_attn.q_proj.weight\"", m.prefix);
+        snprintf(name, sizeof name, "s%zu/report.json", i);
+        text = t_conv_text(name, &len);
+        cr_expect(strstr(text, tensor), "no %s", tensor);
+        mem_free(text);
     }
 }
 

@@ -1,0 +1,120 @@
+/*
+ * report.json, read back from a package.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "converter/base/io.h"
+#include "converter/base/mem.h"
+#include "converter/report.h"
+
+#define MAX_BYTES 100000000
+
+struct report_file {
+    struct js_doc *doc;
+    struct report_said *rows;
+    size_t n;
+};
+
+/* null is no number here, and nothing lost where the errors are zero. */
+static double number(const struct js_node *n, const char *key)
+{
+    double v;
+
+    return js_double(js_get(n, key), &v) && isfinite(v) ? v : NAN;
+}
+
+static uint64_t count(const struct js_node *n, const char *key)
+{
+    uint64_t v;
+
+    return js_uint(js_get(n, key), &v) ? v : UINT64_MAX;
+}
+
+static const char *word(const struct js_node *n, const char *key)
+{
+    const char *s;
+
+    return js_string(js_get(n, key), &s) ? s : NULL;
+}
+
+static void read_row(const struct js_node *n, struct report_said *r)
+{
+    const char *kind = word(n, "kind");
+    bool linear = kind && !strcmp(kind, "linear");
+
+    *r = (struct report_said){ .part = word(n, "part"),
+                               .name = word(n, "name"),
+                               .tensor = word(n, "tensor"),
+                               .kind = kind,
+                               .method = word(n, "method"),
+                               .rule = word(n, "rule") };
+    r->bits = count(n, "bits");
+    r->group = js_get(n, linear ? "block" : "group")
+                   ? count(n, linear ? "block" : "group")
+                   : 0;
+    r->value_bytes = count(n, "value_bytes");
+    r->table_bytes = count(n, "table_bytes");
+    r->bits_requested = number(n, "bits_per_weight_requested");
+    r->sse = number(n, "sse");
+    r->snr = r->sse == 0 ? (double)INFINITY : number(n, "snr_db");
+}
+
+struct report_file *report_open(const char *dir, struct err *e)
+{
+    char *path = io_join(dir, REPORT_NAME, e);
+    struct report_file *f;
+    const struct js_node *rows;
+    size_t i = 0;
+
+    if (!path || !io_exists(path)) {
+        mem_free(path);
+        return NULL;
+    }
+    f = mem_zalloc(1, sizeof(*f), e);
+    if (f)
+        f->doc = js_read_file(path, MAX_BYTES, e);
+    rows = f && f->doc ? js_get(js_root(f->doc), "weights") : NULL;
+    if (f && f->doc && (!rows || js_kind(rows) != JS_ARRAY))
+        err_set(e, ERR_INPUT, "'%s' has no list 'weights'", path);
+    mem_free(path);
+    if (e->code) {
+        report_close(f);
+        return NULL;
+    }
+    f->rows = mem_alloc(js_count(rows) + 1, sizeof(*f->rows), e);
+    if (!f->rows) {
+        report_close(f);
+        return NULL;
+    }
+    for (const struct js_node *n = js_first(rows); n; n = js_next(n), i++)
+        read_row(n, &f->rows[i]);
+    f->n = i;
+    return f;
+}
+
+void report_close(struct report_file *f)
+{
+    if (!f)
+        return;
+    js_free(f->doc);
+    mem_free(f->rows);
+    mem_free(f);
+}
+
+bool report_find(const struct report_file *f, const char *part,
+                 const char *name, struct report_said *out)
+{
+    for (size_t i = 0; f && i < f->n; i++)
+        if (f->rows[i].part && f->rows[i].name &&
+            !strcmp(f->rows[i].part, part) && !strcmp(f->rows[i].name, name)) {
+            *out = f->rows[i];
+            return true;
+        }
+    return false;
+}
+
+size_t report_rows(const struct report_file *f)
+{
+    return f ? f->n : 0;
+}

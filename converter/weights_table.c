@@ -1,0 +1,443 @@
+/*
+ * Rows of weights: file after file, constant after constant.
+ */
+#include "converter/weights_table.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "converter/base/io.h"
+#include "converter/base/mem.h"
+#include "converter/base/num.h"
+#include "converter/program_priv.h"
+#include "converter/report.h"
+
+struct sums {
+    uint64_t weights, bytes;
+    struct stored_loss loss;
+    bool known; /* the loss of all of them */
+};
+struct table {
+    const struct weights_query *q;
+    struct js_writer *w; /* NULL: text */
+    struct buf *out;
+    struct report_file *report;
+    size_t found; /* rows of the report */
+    struct sums all;
+    struct buf mismatches; /* lines */
+};
+/* A file at work. */
+struct file {
+    struct pkg *pkg;
+    char name[200]; /* of the part */
+    struct package_source *src;
+    bool guessed;
+    struct sums sums;
+};
+struct row {
+    const struct stored *s;
+    struct report_said said;
+    bool has_said, has_loss, measured;
+    struct stored_loss loss;
+    double snr;
+};
+
+static const char *const kinds[] = { "fp16", "palettized", "linear" };
+
+/* ---- one constant ---- */
+
+static void mismatch(struct table *t, const struct file *f, const char *name,
+                     const char *what, double said, double found)
+{
+    buf_printf(&t->mismatches,
+               "%s, '%s': " REPORT_NAME " says %.9g %s, found %.9g\n", f->name,
+               name, said, what, found);
+}
+
+static void compare_said(struct table *t, const struct file *f,
+                         const struct row *r)
+{
+    const struct stored *s = r->s;
+    const struct report_said *said = &r->said;
+
+    if (said->kind && strcmp(said->kind, kinds[s->form]) != 0)
+        buf_printf(&t->mismatches,
+                   "%s, '%s': " REPORT_NAME " says '%.20s', the file holds "
+                   "'%s'\n",
+                   f->name, s->name, said->kind, kinds[s->form]);
+    if (said->bits != (uint64_t)s->bits)
+        mismatch(t, f, s->name, "bits", (double)said->bits, s->bits);
+    if (said->group != s->group)
+        mismatch(t, f, s->name, "channels to a table or scale",
+                 (double)said->group, (double)s->group);
+    if (said->value_bytes != s->value_bytes)
+        mismatch(t, f, s->name, "bytes of values", (double)said->value_bytes,
+                 (double)s->value_bytes);
+    if (said->table_bytes != s->table_bytes)
+        mismatch(t, f, s->name, "bytes of tables", (double)said->table_bytes,
+                 (double)s->table_bytes);
+}
+
+/* A tensor guessed by name whose values are not those of the constant was
+ * folded or is another: 1-bit tables still hold two thirds. */
+static bool plausible(const struct stored_loss *l)
+{
+    return l->product > 0.6 * l->energy && l->product < 1.2 * l->energy;
+}
+
+static int measure(struct table *t, const struct file *f, struct row *r,
+                   struct err *e)
+{
+    struct source_piece piece;
+
+    for (size_t i = 0; f->src && i < package_source_count(f->src); i++) {
+        package_source_at(f->src, i, &piece);
+        if (strcmp(piece.name, r->s->name) != 0)
+            continue;
+        if (stored_measure(f->src, i, t->q->ckpt, t->q->par, &r->loss, e))
+            return -1;
+        r->measured = !f->guessed || plausible(&r->loss);
+        r->has_loss = r->measured;
+        break;
+    }
+    if (r->measured && isfinite(r->said.sse) && r->has_said &&
+        !(fabs(r->said.sse - r->loss.sse) <=
+          1e-6 * r->loss.sse + 1e-15 * r->loss.energy))
+        mismatch(t, f, r->s->name, "of squared error", r->said.sse,
+                 r->loss.sse);
+    return 0;
+}
+
+static int fill_row(struct table *t, const struct file *f,
+                    const struct stored *s, struct row *r, struct err *e)
+{
+    *r = (struct row){ .s = s, .snr = (double)NAN };
+    r->has_said = report_find(t->report, f->name, s->name, &r->said);
+    if (r->has_said) {
+        t->found++;
+        compare_said(t, f, r);
+        if (isfinite(r->said.sse)) {
+            r->has_loss = true;
+            r->snr = r->said.snr;
+            r->loss.sse = r->said.sse;
+            /* As much energy as the ratio tells. */
+            r->loss.energy =
+                isfinite(r->snr) ? r->loss.sse * pow(10, r->snr / 10) : 0;
+        }
+    }
+    if (t->q->ckpt && measure(t, f, r, e))
+        return -1;
+    if (r->measured)
+        r->snr = stored_snr(&r->loss);
+    return 0;
+}
+
+static void form_text(const struct stored *s, char out[48])
+{
+    char group[24] = "tensor";
+
+    if (s->group)
+        snprintf(group, sizeof(group), "%" PRIu64, s->group);
+    if (s->form == STORED_TABLES)
+        snprintf(out, 48, "LUT%d,%s", s->bits, group);
+    else if (s->form == STORED_INTEGERS)
+        snprintf(out, 48, "int%d,%s", s->bits, group);
+    else
+        snprintf(out, 48, "%d bits", s->bits);
+}
+
+static const char *row_method(const struct row *r)
+{
+    if (r->has_said && r->said.method)
+        return r->said.method;
+    if (r->has_said && r->said.rule)
+        return r->said.rule;
+    return NULL;
+}
+
+static void loss_text(const struct row *r, struct buf *out)
+{
+    if (!r->has_loss)
+        buf_printf(out, "%10s %9s", "?", "?");
+    else if (r->loss.sse > 0)
+        buf_printf(out, "%10.4g %6.2f dB", r->loss.sse, r->snr);
+    else
+        buf_printf(out, "%10s %9s", "0", "exact");
+}
+
+static void row_text(const struct row *r, struct buf *out)
+{
+    const struct stored *s = r->s;
+    const char *name = s->tensor && s->whole ? s->tensor : s->name,
+               *method = row_method(r);
+    char form[48], bytes[NUM_TEXT_MAX];
+
+    form_text(s, form);
+    num_bytes_text(bytes, s->value_bytes + s->table_bytes);
+    buf_printf(out, "  %-44s %-12s %9s %7.3f ", name, form, bytes,
+               stored_bits(s));
+    loss_text(r, out);
+    buf_printf(out, "  %s\n", method ? method : "?");
+}
+
+static void number_json(struct js_writer *w, const char *key, double v,
+                        bool known)
+{
+    if (known)
+        js_w_double(w, key, v);
+    else
+        js_w_null(w, key);
+}
+
+static void row_json(const struct row *r, const struct file *f,
+                     struct js_writer *w)
+{
+    const struct stored *s = r->s;
+
+    js_w_object(w, NULL);
+    js_w_string(w, "tensor", r->has_said ? r->said.tensor : s->tensor);
+    js_w_string(w, "part", f->name);
+    js_w_string(w, "name", s->name);
+    js_w_array(w, "shape", true);
+    for (int i = 0; i < s->type.rank; i++)
+        js_w_int(w, NULL, s->type.dims[i]);
+    js_w_end(w);
+    js_w_string(w, "kind", kinds[s->form]);
+    js_w_int(w, "bits", s->bits);
+    if (s->form != STORED_PLAIN)
+        js_w_uint(w, s->form == STORED_INTEGERS ? "block" : "group", s->group);
+    js_w_string(w, "method", r->has_said ? r->said.method : NULL);
+    js_w_string(w, "rule", r->has_said ? r->said.rule : NULL);
+    js_w_uint(w, "weights", s->weights);
+    js_w_uint(w, "value_bytes", s->value_bytes);
+    js_w_uint(w, "table_bytes", s->table_bytes);
+    number_json(w, "bits_per_weight_requested", r->said.bits_requested,
+                r->has_said);
+    js_w_double(w, "bits_per_weight", stored_bits(s));
+    number_json(w, "sse", r->loss.sse, r->has_loss);
+    number_json(w, "snr_db", r->snr, r->has_loss);
+    js_w_bool(w, "measured", r->measured);
+    js_w_end(w);
+}
+
+/* ---- files ---- */
+
+static void add_row(struct sums *t, const struct row *r)
+{
+    t->weights += r->s->weights;
+    t->bytes += r->s->value_bytes + r->s->table_bytes;
+    t->loss.sse += r->loss.sse;
+    t->known = t->known && r->has_loss;
+}
+
+static void sums_text(const struct sums *t, const char *what, struct buf *out)
+{
+    char bytes[NUM_TEXT_MAX];
+
+    num_bytes_text(bytes, t->bytes);
+    buf_printf(out, "  %-44s %-12s %9s %7.3f ", what, "", bytes,
+               t->weights ? 8.0 * (double)t->bytes / (double)t->weights : 0.0);
+    if (t->known)
+        buf_printf(out, "%10.4g\n", t->loss.sse);
+    else
+        buf_printf(out, "%10s\n", "?");
+}
+
+static int open_source(struct table *t, struct file *f, struct err *e)
+{
+    const struct mil_program *p = pkg_program(f->pkg);
+
+    if (!t->q->ckpt)
+        return 0;
+    f->guessed = !mil_program_metadata(p, CV_SOURCES_KEY);
+    f->src = f->guessed ? package_source_guess(f->pkg, t->q->ckpt, e)
+                        : package_source_of(f->pkg, t->q->ckpt, e);
+    return f->src ? 0 : -1;
+}
+
+static int file_rows(struct table *t, struct file *f, struct err *e)
+{
+    struct stored_list l;
+    int rc = 0;
+
+    f->sums.known = true;
+    if (stored_read(pkg_program(f->pkg), &l, e))
+        return -1;
+    if (!t->w)
+        buf_printf(t->out, "%s\n", f->name);
+    for (size_t i = 0; !rc && i < l.n; i++) {
+        const struct stored *s = &l.items[i];
+        struct row r;
+
+        if (log_cancelled(t->q->log))
+            rc = err_set(e, ERR_CANCELLED, "interrupted");
+        else if (l.sources && !s->tensor)
+            continue; /* computed */
+        else
+            rc = fill_row(t, f, s, &r, e);
+        if (rc)
+            break;
+        add_row(&f->sums, &r);
+        if (t->w)
+            row_json(&r, f, t->w);
+        else
+            row_text(&r, t->out);
+    }
+    if (!rc && !t->w)
+        sums_text(&f->sums, "together", t->out);
+    stored_release(&l);
+    return rc;
+}
+
+static void set_name(struct file *f, const char *path)
+{
+    const char *base = io_basename(path), *dot = strrchr(base, '.');
+
+    snprintf(f->name, sizeof(f->name), "%.*s",
+             (int)(dot ? (size_t)(dot - base) : strlen(base)), base);
+}
+
+/* Older forms as the new ones; programs with operations that nobody knows as
+ * they stand. */
+static struct pkg *open_model(const char *path, struct err *e)
+{
+    struct err first = ERR_INIT;
+    struct pkg *p = pkg_open(path, &first);
+
+    return p ? p : pkg_open_raw(path, e);
+}
+
+static int one_file(struct table *t, const char *path, struct err *e)
+{
+    struct file f = { .pkg = open_model(path, e) };
+    int rc = -1;
+
+    set_name(&f, path);
+    if (f.pkg && !open_source(t, &f, e))
+        rc = file_rows(t, &f, e);
+    t->all.weights += f.sums.weights;
+    t->all.bytes += f.sums.bytes;
+    t->all.loss.sse += f.sums.loss.sse;
+    t->all.known = t->all.known && f.sums.known;
+    package_source_close(f.src);
+    pkg_close(f.pkg);
+    return rc;
+}
+
+static int package_part(struct table *t, const struct meta *m,
+                        enum cv_kind kind, int chunk, struct err *e)
+{
+    char *path = meta_part_path(t->q->path, m, kind, chunk, META_COMPILED, e);
+    int rc;
+
+    if (path && !io_exists(path)) {
+        mem_free(path);
+        path = meta_part_path(t->q->path, m, kind, chunk, META_PACKAGE, e);
+    }
+    rc = path ? one_file(t, path, e) : -1;
+    mem_free(path);
+    return rc;
+}
+
+static int package_parts(struct table *t, struct err *e)
+{
+    struct meta m;
+    int chunks;
+
+    if (meta_read(t->q->path, &m, e))
+        return -1;
+    t->report = report_open(t->q->path, e);
+    if (e->code)
+        return -1;
+    chunks = m.num_chunks ? (int)m.num_chunks : 1;
+    for (int i = 0; i < chunks + 2; i++)
+        if (package_part(t, &m,
+                         i == 0            ? CV_EMBEDDINGS
+                         : i == chunks + 1 ? CV_HEAD
+                                           : CV_CHUNK,
+                         i, e))
+            return -1;
+    if (t->found < report_rows(t->report))
+        buf_printf(&t->mismatches,
+                   REPORT_NAME " has %zu rows, the files hold %zu of them\n",
+                   report_rows(t->report), t->found);
+    return 0;
+}
+
+/* ---- the table ---- */
+
+static void lines_json(struct js_writer *w, const char *key, const char *s)
+{
+    struct err e = ERR_INIT;
+
+    js_w_array(w, key, false);
+    while (*s) {
+        size_t n = strcspn(s, "\n");
+        char *line = mem_strndup(s, n, &e);
+
+        js_w_string(w, NULL, line);
+        mem_free(line);
+        s += n + (s[n] == '\n');
+    }
+    js_w_end(w);
+}
+
+static void begin(struct table *t)
+{
+    if (t->w) {
+        js_w_object(t->w, NULL);
+        js_w_uint(t->w, "schema", 1);
+        js_w_string(t->w, "kind", "weights");
+        js_w_array(t->w, "weights", false);
+    } else {
+        buf_printf(t->out, "  %-44s %-12s %9s %7s %10s %9s  %s\n", "tensor",
+                   "stored", "bytes", "bits/w", "SSE", "SNR", "method or rule");
+    }
+}
+
+static void finish(struct table *t)
+{
+    if (!t->w) {
+        if (t->q->package)
+            sums_text(&t->all, "the package", t->out);
+        if (t->q->package && !t->report)
+            buf_puts(t->out, "no " REPORT_NAME ": ? is not known\n");
+        for (const char *s = buf_text(&t->mismatches); *s;
+             s += strcspn(s, "\n") + 1)
+            buf_printf(t->out, "MISMATCH %.*s\n", (int)strcspn(s, "\n"), s);
+        return;
+    }
+    js_w_end(t->w);
+    js_w_bool(t->w, "report", t->report != NULL);
+    js_w_object(t->w, "total");
+    js_w_uint(t->w, "weights", t->all.weights);
+    js_w_uint(t->w, "bytes", t->all.bytes);
+    js_w_double(t->w, "bits_per_weight",
+                t->all.weights
+                    ? 8.0 * (double)t->all.bytes / (double)t->all.weights
+                    : 0);
+    number_json(t->w, "sse", t->all.loss.sse, t->all.known);
+    js_w_end(t->w);
+    lines_json(t->w, "mismatches", buf_text(&t->mismatches));
+    js_w_end(t->w);
+}
+
+int weights_table(const struct weights_query *q, struct js_writer *w,
+                  struct buf *out, bool *sound, struct err *e)
+{
+    struct table t = { .q = q, .w = w, .out = out, .all = { .known = true } };
+    int rc;
+
+    begin(&t);
+    rc = q->package ? package_parts(&t, e) : one_file(&t, q->path, e);
+    if (!rc)
+        finish(&t);
+    *sound = !t.mismatches.len;
+    if (!rc)
+        rc = buf_ok(&t.mismatches, e);
+    report_close(t.report);
+    buf_release(&t.mismatches);
+    return rc;
+}

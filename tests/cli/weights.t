@@ -1,0 +1,156 @@
+# anemll-inspect --weights, and the report.json that it reads.
+
+converted() { # options...
+    run anemll-convert --hf "$(tiny)" --ctx 128 --no-gate "$@" -o out
+    expect_exit 0
+}
+edit() { # PACKAGE/report.json: sed script
+    sed "$1" out/report.json >new
+    cmp -s new out/report.json && fail "'$1' changes nothing"
+    mv new out/report.json
+}
+
+test_report_of_every_tensor() {
+    converted --lut 4
+    for want in 'tensor model.layers.0.self_attn.q_proj.weight' \
+        'kind palettized' 'bits 4' 'bits_requested 4' 'group 8' \
+        'group_requested 8' 'method kmeans' 'weights 16384' \
+        'value_bytes 8192' 'table_bytes 512' 'bits_per_weight 4.25' \
+        'bits_per_weight_requested 4.25'; do
+        key=${want%% *}
+        got=$(json out/report.json "weights.2.$key")
+        [ "$got" = "${want#* }" ] || fail "$key is $got"
+    done
+    [ "$(json out/report.json weights.0.rule)" = option ] || fail "table"
+    [ "$(json out/report.json weights.1.rule)" = norm ] || fail "norm"
+    [ "$(json out/report.json package.matrices.weights)" = 647168 ] ||
+        fail "weights of the package"
+    run anemll-check out
+    expect_exit 0
+    expect_out "0 errors"
+    run anemll-convert --hf "$(tiny)" --ctx 128 --no-gate --force -o out
+    expect_exit 0
+}
+test_smaller_groups_and_recipes_are_told() {
+    printf 'rules: [{layers: 1, lut: none}, {part: lmhead, lut: "6,24"}]\n' \
+        >r.yaml
+    converted --lut 4 --recipe r.yaml
+    grep -q '"rule": "recipe"' out/report.json || fail "no recipe"
+    [ "$(json out/report.json parts.2.kind)" = lmhead ] || fail "kind"
+    grep -A1 '"group": 16,' out/report.json |
+        grep -q '"group_requested": 24' || fail "no smaller group"
+    run anemll-inspect out --weights --hf "$(tiny)"
+    expect_exit 0
+}
+test_budget_in_the_report() {
+    converted --budget 6.5
+    achieved=$(json out/report.json budget.achieved)
+    [ "$(json out/report.json budget.requested)" = 6.5 ] || fail "requested"
+    awk "BEGIN { exit !($achieved > 6.4 && $achieved <= 6.5) }" ||
+        fail "achieved $achieved"
+}
+# The report and a measurement of the written bytes say the same.
+test_report_against_the_checkpoint() {
+    for m in qwen3 gemma4 qwen3_5_moe; do
+        run anemll-convert --hf "$(tiny $m)" --ctx 128 --no-gate --lut 3 \
+            --lut-embeddings 6 -o out
+        expect_exit 0
+        run anemll-inspect out --weights
+        expect_exit 0
+        mv stdout said
+        run anemll-inspect out --weights --hf "$(tiny $m)"
+        expect_exit 0
+        expect_same said stdout
+        rm -r out
+    done
+}
+test_text_and_json() {
+    converted --lut 4
+    run anemll-inspect out --weights
+    expect_exit 0
+    grep -q 'q_proj.weight  *LUT4,8  *8.7 KB  *4.250  *[0-9.]*  *2[01].[0-9]* dB  kmeans$' \
+        stdout || fail "q_proj"
+    grep -q 'layernorm.weight  *16 bits  *256 B  *16.000  *0  *exact  norm$' \
+        stdout || fail "norm"
+    expect_out "the package"
+    run anemll-inspect out --weights --json
+    expect_exit 0
+    [ "$(json stdout report)" = true ] || fail "report"
+    [ "$(json stdout weights.2.method)" = kmeans ] || fail "method"
+    [ "$(json stdout weights.2.sse)" = "$(json out/report.json weights.2.sse)" ] ||
+        fail "sse"
+    run anemll-inspect out/qwen_lm_head_lut4.mlpackage --weights
+    expect_exit 0
+    expect_out "lm_head_weight_rows_32"
+}
+test_report_that_says_something_else() {
+    converted --lut 4
+    cp out/report.json kept
+    for e in 's/"bits": 4/"bits": 6/' 's/"value_bytes": 8192/"value_bytes": 9/' \
+        's/"group": 8/"group": 4/' 's/palettized/linear/' \
+        's/"name": "layers_1_self_attn_k/"name": "another/'; do
+        edit "$e"
+        run anemll-inspect out --weights
+        expect_exit 1
+        expect_out "MISMATCH"
+        run anemll-inspect out --weights --json
+        expect_exit 1
+        json stdout mismatches.0 >/dev/null
+        cp kept out/report.json
+    done
+    edit 's/"sse": 0\.5/"sse": 0.6/'
+    run anemll-inspect out --weights
+    expect_exit 0
+    run anemll-inspect out --weights --hf "$(tiny)"
+    expect_exit 1
+    expect_out "MISMATCH" "of squared error"
+    echo '{' >out/report.json
+    run anemll-inspect out --weights
+    expect_exit 3
+    expect_err "report.json"
+}
+# What can be read from the files alone.
+test_package_without_a_report() {
+    converted --lut 4
+    rm out/report.json
+    run anemll-inspect out --weights
+    expect_exit 0
+    expect_out "no report.json"
+    grep -q 'q_proj.weight  *LUT4,8  *8.7 KB  *4.250  *?  *?  ?$' stdout ||
+        fail "q_proj"
+    run anemll-inspect out --weights --json
+    expect_exit 0
+    [ "$(json stdout weights.2.sse)" = null ] || fail "sse"
+    run anemll-inspect out --weights --hf "$(tiny)" --json
+    expect_exit 0
+    [ "$(json stdout weights.2.measured)" = true ] || fail "measured"
+}
+# Nobody's list of sources: tensors are told by the constants' names.
+test_package_of_others() {
+    converted --lut 4 --emit mlpackage
+    rm out/report.json
+    for f in out/*.mlpackage/Data/com.apple.CoreML/model.mlmodel; do
+        LC_ALL=C sed 's/com\.anemll\.sources/com.anemll.sourcex/' "$f" >new
+        mv new "$f"
+    done
+    run anemll-inspect out --weights
+    expect_exit 0
+    grep -q 'layers_0_self_attn_q_proj_weight  *LUT4,8 .* ?$' stdout ||
+        fail "q_proj"
+    run anemll-inspect out --weights --hf "$(tiny)"
+    expect_exit 0
+    grep -q 'layers_0_self_attn_q_proj_weight .* 20\.[0-9]* dB  ?$' stdout ||
+        fail "q_proj is not measured"
+    # half of the tensor, which nobody can know
+    grep -q 'layers_0_mlp_gate_proj_weight .* ?  *?  ?$' stdout ||
+        fail "gate_proj is measured"
+}
+test_options_of_weights() {
+    refused 2 "--hf" "--weights" -- anemll-inspect "$(package)" --hf x
+    refused 2 "--weights" -- anemll-inspect "$(tiny)" --weights
+    refused 2 "--mil" "--weights" -- anemll-inspect \
+        "$(package)/qwen_embeddings.mlpackage" --weights --mil
+    run anemll-inspect "$(package)" --weights --hf "$(tiny llama)"
+    [ "$status" = 1 ] || [ "$status" = 3 ] || fail "another checkpoint"
+    expect_no_out
+}
