@@ -220,7 +220,6 @@ static int measure_all(struct budget *b, bool measure, struct err *e)
     return 0;
 }
 
-/* Before any weight is read. */
 static int check_budget(const struct budget *b, struct err *e)
 {
     double least = 0, most = 0;
@@ -388,22 +387,43 @@ static int choose(struct budget *b, struct err *e)
     return 0;
 }
 
-int cv_choose_widths(struct cv_job *j, struct err *e)
+/* What may be chosen, and its sizes. */
+static int survey(struct budget *b, struct cv_job *j, struct err *e)
 {
-    struct budget b = { .j = j };
-    int rc = -1;
-
+    *b = (struct budget){ .j = j };
     for (int w = 0; w < WIDTHS; w++)
         if (j->opt.budget_widths >> all_widths[w] & 1)
-            b.widths[b.n_widths++] = all_widths[w];
-    j->choices = mem_zalloc(1, sizeof(*j->choices), e);
-    if (j->choices && !gather(&b, e) && !measure_all(&b, false, e) &&
-        !check_budget(&b, e) && !measure_all(&b, true, e)) {
+            b->widths[b->n_widths++] = all_widths[w];
+    return gather(b, e) || measure_all(b, false, e) ? -1 : 0;
+}
+
+static void release(struct budget *b)
+{
+    mem_free(b->sources);
+    mem_free(b->tensors);
+}
+
+int cv_check_budget(struct cv_job *j, struct err *e)
+{
+    struct budget b;
+    int rc = survey(&b, j, e) ? -1 : check_budget(&b, e);
+
+    release(&b);
+    return rc;
+}
+
+int cv_choose_widths(struct cv_job *j, struct err *e)
+{
+    struct budget b;
+    int rc = survey(&b, j, e) ? -1 : measure_all(&b, true, e);
+
+    if (!rc)
         set_damage(&b);
-        if (!measure_losses(&b, e) && !choose(&b, e))
-            rc = cv_plan_again(j, e);
-    }
-    mem_free(b.sources);
-    mem_free(b.tensors);
+    if (!rc)
+        j->choices = mem_zalloc(1, sizeof(*j->choices), e);
+    if (rc || !j->choices || measure_losses(&b, e) || choose(&b, e) ||
+        cv_plan_again(j, e))
+        rc = -1;
+    release(&b);
     return rc;
 }

@@ -19,6 +19,8 @@ struct cv_choices {
  * tensor. */
 struct cv_lut cv_width(const struct cv_job *j, const struct cv_part *part,
                        const char *tensor, bool *pinned);
+/* Whether any widths can give the budget; reads no weight. */
+int cv_check_budget(struct cv_job *j, struct err *e) ATTR_MUST_USE;
 /* Measures every matrix at every width and chooses; then plans anew. */
 int cv_choose_widths(struct cv_job *j, struct err *e) ATTR_MUST_USE;
 /* plan.c: parts, names and sizes for the widths chosen. */

@@ -396,9 +396,10 @@ int cv_convert(struct cv_job *j, const struct cv_verify *v, struct err *e)
     bool keep = true;
     int rc = -1;
 
-    if (preflight(j, e) || open_cache(j, e) || cv_choose_scale(j, e) ||
-        !(a = assets_open(&j->ckpt, &j->notes, e)) || buf_ok(&j->notes, e) ||
+    if (preflight(j, e) || open_cache(j, e) ||
         (j->importance && importance_scan(j->importance, j->opt.log, e)) ||
+        cv_choose_scale(j, e) || !(a = assets_open(&j->ckpt, &j->notes, e)) ||
+        buf_ok(&j->notes, e) ||
         (j->opt.budget > 0 && (cv_choose_widths(j, e) || preflight(j, e))) ||
         io_stage_begin(&stage, j->output, j->opt.force, e) ||
         check_copies(j, stage.dir, e) || write_all(j, a, stage.dir, e))

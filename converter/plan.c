@@ -690,7 +690,9 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
     }
     hparams_context_notes(&j->ckpt.hp, o->ctx, &j->notes);
     plan_states(j);
-    if (!plan_sums(j, e) && (plan_only || !check_expert_bytes(j, e)))
+    if (!plan_sums(j, e) &&
+        (plan_only || (!check_expert_bytes(j, e) &&
+                       !(j->opt.budget > 0 && cv_check_budget(j, e)))))
         return 0;
     cv_job_close(j);
     return -1;

@@ -68,6 +68,9 @@ static int set_budget(const struct args *a, struct cv_options *o, struct err *e)
                        a->budget);
     if (a->widths && !a->budget)
         return err_set(e, ERR_USAGE, "--widths goes with --budget");
+    if (s && (!*s || s[strlen(s) - 1] == ','))
+        return err_set(e, ERR_USAGE,
+                       "--widths '%s' is no list of widths, such as 4,6,8", s);
     for (o->budget_widths = s ? 0 : o->budget_widths; s && *s;) {
         size_t len = strcspn(s, ",");
         struct cv_lut lut;
