@@ -7,6 +7,8 @@
 #include "converter/assets.h"
 
 #define ASSETS_MAX_JSON 100000000u /* three times the largest known */
+/* Arrays of tokenizer.json that nothing here reads, larger than all else. */
+#define ASSETS_UNREAD "merges"
 #define ASSETS_MAX_TEMPLATE 10000000u
 #define ASSETS_MAX_STOPS 64
 #define ASSETS_FOLDER "additional_chat_templates"

@@ -34,7 +34,9 @@ static struct js_doc *read_object(struct lint *l, const char *name,
 {
     char *path = path_of(l, name, there);
     struct err e = ERR_INIT;
-    struct js_doc *d = *there ? js_read_file(path, ASSETS_MAX_JSON, &e) : NULL;
+    struct js_doc *d =
+        *there ? js_read_file_hollow(path, ASSETS_MAX_JSON, ASSETS_UNREAD, &e)
+               : NULL;
 
     if (*there && !d)
         lint_add_err(l, id, name, &e);
@@ -359,7 +361,9 @@ static void check_json_places(struct lint *l, const char *name)
     bool there;
     char *path = path_of(l, name, &there);
     struct err e = ERR_INIT;
-    struct js_doc *d = there ? js_read_file(path, ASSETS_MAX_JSON, &e) : NULL;
+    struct js_doc *d =
+        there ? js_read_file_hollow(path, ASSETS_MAX_JSON, ASSETS_UNREAD, &e)
+              : NULL;
 
     if (d)
         check_node(l, name, js_root(d), 0);

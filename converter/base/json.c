@@ -90,6 +90,8 @@ static cJSON *build_tree(struct js_doc *d, struct err *e)
     for (size_t i = 1; i < d->count; i++) {
         const struct js_node *n = &d->nodes[i];
 
+        if (js_kind(n) == JS_ARRAY && n->info & JS_INFO_HOLLOW)
+            memset(copy + n->begin + 1, ' ', n->end - n->begin - 2);
         if (js_kind(n) != JS_NUMBER)
             continue;
         memset(copy + n->begin, ' ', n->end - n->begin);
@@ -209,9 +211,9 @@ static int index_objects(struct js_doc *d, struct err *e)
     return 0;
 }
 
-static int scan_document(struct js_doc *d, struct err *e)
+static int scan_document(struct js_doc *d, const char *hollow, struct err *e)
 {
-    struct js_scan scan = { .text = d->text, .len = d->len };
+    struct js_scan scan = { .text = d->text, .len = d->len, .hollow = hollow };
     int rc = js_scan_text(&scan, e);
     void *fitted;
 
@@ -228,7 +230,8 @@ static int scan_document(struct js_doc *d, struct err *e)
 }
 
 /* Takes text over, which is NUL-terminated. */
-static struct js_doc *parse_owned(char *text, size_t len, struct err *e)
+static struct js_doc *parse_owned(char *text, size_t len, const char *hollow,
+                                  struct err *e)
 {
     struct js_doc *d = mem_zalloc(1, sizeof *d, e);
     struct timespec now = { 0 };
@@ -244,7 +247,7 @@ static struct js_doc *parse_owned(char *text, size_t len, struct err *e)
     clock_gettime(CLOCK_REALTIME, &now);
     d->seed = (uint64_t)now.tv_nsec * UINT64_C(0x9e3779b97f4a7c15) +
               (uint64_t)(uintptr_t)text;
-    if (scan_document(d, e) == 0)
+    if (scan_document(d, hollow, e) == 0)
         root = build_tree(d, e);
     if (root != NULL && tie_items(d, root, e) == 0 && index_objects(d, e) == 0)
         return d;
@@ -261,10 +264,16 @@ struct js_doc *js_parse(const char *text, size_t len, struct err *e)
     if (len > 0)
         memcpy(copy, text, len);
     copy[len] = '\0';
-    return parse_owned(copy, len, e);
+    return parse_owned(copy, len, NULL, e);
 }
 
 struct js_doc *js_read_file(const char *path, uint64_t max_bytes, struct err *e)
+{
+    return js_read_file_hollow(path, max_bytes, NULL, e);
+}
+
+struct js_doc *js_read_file_hollow(const char *path, uint64_t max_bytes,
+                                   const char *key, struct err *e)
 {
     struct buf text = BUF_INIT;
     struct js_doc *d = NULL;
@@ -275,7 +284,7 @@ struct js_doc *js_read_file(const char *path, uint64_t max_bytes, struct err *e)
         len = text.len;
         owned = buf_detach(&text, e);
         if (owned != NULL)
-            d = parse_owned(owned, len, e);
+            d = parse_owned(owned, len, key, e);
         if (d == NULL)
             err_in(e, "cannot read '%s'", path);
     }

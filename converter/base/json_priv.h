@@ -29,10 +29,13 @@ struct js_node {
 #define JS_TEXT_MAX (UINT32_MAX - 1)
 #define JS_INFO_KIND 7u
 #define JS_INFO_SHIFT 3
+/* Behind the kind of an array: its members were left out. */
+#define JS_INFO_HOLLOW (1u << JS_INFO_SHIFT)
 
 struct js_scan {
     const char *text;
     size_t len;
+    const char *hollow; /* see js_read_file_hollow(); NULL: none */
     struct js_node *nodes;
     size_t count, cap; /* count: element 0 included */
 };

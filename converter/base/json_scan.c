@@ -23,6 +23,8 @@ struct scanner {
     const char *text;
     size_t len, pos;
     int depth;
+    int hollow; /* depth of the open array that keeps no members, 0: none */
+    size_t key; /* where the text of the newest key begins */
     struct frame stack[JS_MAX_DEPTH];
     struct err *e;
 };
@@ -265,7 +267,8 @@ static int scan_number(struct scanner *s)
     return 0;
 }
 
-/* A new node at the current position, tied to its parent. */
+/* A new node at the current position, tied to its parent. Inside of an array
+ * that keeps no members: element 0. */
 static struct js_node *add_node(struct scanner *s, enum js_kind kind)
 {
     struct js_scan *o = s->out;
@@ -273,6 +276,8 @@ static struct js_node *add_node(struct scanner *s, enum js_kind kind)
     struct js_node *n;
     uint32_t self = (uint32_t)o->count;
 
+    if (s->hollow)
+        return o->nodes;
     if (mem_grow(&items, &o->cap, o->count, sizeof *n, s->e))
         return NULL;
     o->nodes = items;
@@ -294,7 +299,7 @@ static struct js_node *add_node(struct scanner *s, enum js_kind kind)
 
 static int scan_scalar(struct scanner *s)
 {
-    size_t index = s->out->count;
+    size_t index = s->hollow ? 0 : s->out->count;
     char c = s->text[s->pos];
     enum js_kind kind = JS_NUMBER;
     int rc = 0;
@@ -319,9 +324,20 @@ static int scan_scalar(struct scanner *s)
     return rc;
 }
 
+/* Whether the array that begins here is to keep no members. */
+static bool is_hollow(const struct scanner *s)
+{
+    const char *key = s->out->hollow;
+    size_t n = key ? strlen(key) : 0;
+
+    return key && s->depth && s->stack[s->depth - 1].object && !s->hollow &&
+           !strncmp(s->text + s->key, key, n) && s->text[s->key + n] == '"';
+}
+
 static int open_container(struct scanner *s, bool object)
 {
     struct js_node *n;
+    bool hollow = !object && is_hollow(s);
 
     if (s->depth == JS_MAX_DEPTH)
         return js_error_at(s->text, s->pos, s->e,
@@ -330,6 +346,10 @@ static int open_container(struct scanner *s, bool object)
     if (n == NULL)
         return -1;
     s->stack[s->depth++] = (struct frame){ n->self, 0, object };
+    if (hollow) {
+        n->info |= JS_INFO_HOLLOW;
+        s->hollow = s->depth;
+    }
     s->pos++;
     return 0;
 }
@@ -337,6 +357,8 @@ static int open_container(struct scanner *s, bool object)
 static void close_container(struct scanner *s)
 {
     s->pos++;
+    if (s->depth == s->hollow)
+        s->hollow = 0;
     s->out->nodes[s->stack[--s->depth].node].end = (uint32_t)s->pos;
 }
 
@@ -353,6 +375,7 @@ static int scan_key(struct scanner *s)
     skip_space(s);
     if (!at(s, '"'))
         return unexpected(s, "a key in double quotes");
+    s->key = s->pos + 1;
     if (scan_string(s))
         return -1;
     skip_space(s);

@@ -544,6 +544,47 @@ Test(json, files)
     t_dir_drop(dir);
 }
 
+static struct js_doc *read_hollow(const char *dir, const char *text,
+                                  struct err *e)
+{
+    const char *path = t_path(dir, "h.json");
+
+    remove(path);
+    t_write_text(path, text);
+    return js_read_file_hollow(path, 200, "m", e);
+}
+
+Test(json, hollow_arrays)
+{
+    const char *dir = t_dir_new();
+    struct err e = ERR_INIT;
+    struct js_doc *d = read_hollow(dir,
+                                   "{\"m\": [[\"a\", {\"x\": [1, 2], \"x\": "
+                                   "3}], \"b\", 4, []], \"n\": [5, 6],"
+                                   " \"o\": {\"m\": [ ], \"mm\": [7]}, \"p\": "
+                                   "[\"m\", [8]], \"q\": {\"m\": 9}}",
+                                   &e);
+    const struct js_node *root = js_root(d), *m = js_get(root, "m");
+    size_t begin, end;
+
+    cr_assert(d, "%s", e.text);
+    cr_expect_eq(js_kind(m), JS_ARRAY);
+    cr_expect(js_count(m) == 0 && !js_first(m));
+    js_span(d, m, &begin, &end);
+    cr_expect_eq(end - begin, 42);
+    cr_expect_eq(js_count(root), 5);
+    cr_expect_eq(js_count(js_get(root, "n")), 2);
+    cr_expect_eq(js_count(js_get(js_get(root, "o"), "m")), 0);
+    cr_expect_eq(js_count(js_get(js_get(root, "o"), "mm")), 1);
+    cr_expect_eq(js_count(js_next(js_first(js_get(root, "p")))), 1);
+    cr_expect_eq(js_kind(js_get(js_get(root, "q"), "m")), JS_NUMBER);
+    js_free(d);
+    cr_expect_null(read_hollow(dir, "{\"m\": [[1, 2}], \"n\": 3}", &e));
+    cr_expect_not_null(strstr(e.text, "line 1, column 13: '}' where"), "%s",
+                       e.text);
+    t_dir_drop(dir);
+}
+
 /* Each allocation in turn fails: an error, no crash, nothing lost. */
 Test(json, memory_failures)
 {
