@@ -30,18 +30,25 @@ struct gate {
     struct prompts *prompts; /* made unless there are any */
     size_t own;              /* the last `own` prompts are not the user's */
     int64_t vocab, ctx, batch;
-    int64_t block;              /* positions that the oracles take at once */
-    float *ref_rows, *dec_rows; /* [block, vocab] */
-    float *inf_rows;            /* [block, vocab] of the package's infer */
-    float *row;                 /* [vocab] */
-    double *errors;             /* [ctx], of the longest prompt */
-    float *pre_rows;            /* prefill pass: [n_pre, vocab] */
-    int32_t *pre_at;            /* [T]: row of each position, -1: none */
-    float *kept;                /* for --logits: [T, vocab] */
+    int64_t block;   /* positions that the oracles take at once */
+    bool beside;     /* this run only joins that of another profile */
+    float *rows;     /* [block, vocab] of the oracle at work */
+    float *inf_rows; /* [block, vocab] of the package's infer */
+    float *row;      /* [vocab] */
+    double *errors;  /* [ctx], of the longest prompt */
+    float *pre_rows; /* prefill pass: [n_pre, vocab] */
+    int32_t *pre_at; /* [T]: row of each position, -1: none */
+    float *kept;     /* for --logits: [T, vocab] */
     struct metrics loss, bytes;
     uint64_t done, total; /* positions, for progress */
     struct st_writer *out;
 };
+
+/* What the package's bytes are compared with; NULL: nothing. */
+static struct oracle *judge_of(const struct gate *g)
+{
+    return g->dec ? g->dec : g->ref;
+}
 
 /* ---- prompts ---- */
 
@@ -191,8 +198,9 @@ static uint64_t keep_bytes(const struct gate *g, bool package)
     return package ? n - n / 3 : n / 3;
 }
 
-/* Logits of one oracle that are held at a time. */
-#define ROWS_KEEP 6000000
+/* Logits of one oracle that are held at a time, and as many of the package.
+ * All weights are read once for as many positions. */
+#define ROWS_KEEP 24000000
 /* And of the pass by full batches, until the single steps come by. */
 #define PREFILL_KEEP 16000000
 
@@ -236,9 +244,12 @@ static int open_oracles(struct gate *g, struct err *e)
     /* Tables of rotations are fp16 in any package: what judges its bytes has
      * them so, what compression cost is counted from the exact ones. */
     oo.half_rope = !g->r->compressed;
-    g->ref = oracle_new(&g->o->ckpt->hp, &s, &oo, e);
-    if (!g->ref)
-        return -1;
+    /* Of a run beside another one nobody asks what compression cost. */
+    if (!g->beside || !g->r->compressed) {
+        g->ref = oracle_new(&g->o->ckpt->hp, &s, &oo, e);
+        if (!g->ref)
+            return -1;
+    }
     if (!g->r->compressed)
         return 0;
     s = package_source_tensors(g->src);
@@ -286,11 +297,9 @@ static int open_all(struct gate *g, struct err *e)
     b = (size_t)g->block;
     g->row = mem_alloc(v, sizeof(float), e);
     g->errors = mem_zalloc((size_t)g->ctx, sizeof(double), e);
-    g->ref_rows = g->ref ? mem_alloc(v * b, sizeof(float), e) : NULL;
-    g->dec_rows = g->dec ? mem_alloc(v * b, sizeof(float), e) : NULL;
+    g->rows = judge_of(g) ? mem_alloc(v * b, sizeof(float), e) : NULL;
     g->inf_rows = mem_alloc(v * b, sizeof(float), e);
-    if (!g->row || !g->errors || !g->inf_rows || (g->ref && !g->ref_rows) ||
-        (g->dec && !g->dec_rows))
+    if (!g->row || !g->errors || !g->inf_rows || (judge_of(g) && !g->rows))
         return -1;
     if (!g->prompts->n && make_prompts(g, e))
         return -1;
@@ -305,8 +314,7 @@ static void close_all(struct gate *g)
     package_source_close(g->src);
     oracle_free(g->ref);
     oracle_free(g->dec);
-    mem_free(g->ref_rows);
-    mem_free(g->dec_rows);
+    mem_free(g->rows);
     mem_free(g->row);
     mem_free(g->errors);
     mem_free(g->inf_rows);
@@ -316,11 +324,13 @@ static void close_all(struct gate *g)
     st_writer_free(g->out);
 }
 
+/* The same in every profile. */
 static int compare_weights(struct gate *g, struct err *e)
 {
-    return g->src ? gate_weights_compare(g->src, g->o->ckpt, g->o->par,
-                                         g->o->log, &g->r->weights, e)
-                  : 0;
+    return g->src && !g->beside
+               ? gate_weights_compare(g->src, g->o->ckpt, g->o->par, g->o->log,
+                                      &g->r->weights, e)
+               : 0;
 }
 
 /* ---- one prompt ---- */
@@ -456,14 +466,11 @@ static int prefill_pass(struct gate *g, const int32_t *ids, int64_t n,
 }
 
 /* Errors that grow from step to step show along the longest prompt. */
-static void add_drift(struct gate *g, int64_t n, int64_t at, int64_t in_block,
-                      const float *package)
+static void add_drift(struct gate *g, int64_t n, int64_t at,
+                      const float *oracle, const float *package)
 {
-    const float *rows = g->dec ? g->dec_rows : g->ref_rows;
-
-    if (rows && n == g->ctx)
-        g->errors[at] =
-            metrics_distance(rows + in_block * g->vocab, package, g->vocab);
+    if (n == g->ctx)
+        g->errors[at] = metrics_distance(oracle, package, g->vocab);
 }
 
 static int by_size(const void *pa, const void *pb)
@@ -480,7 +487,7 @@ static void take_drift(struct gate *g)
     struct gate_drift *d = &g->r->drift;
     size_t n = (size_t)g->ctx / GATE_QUARTERS;
 
-    if (!g->r->reached_end || !g->ref || !n)
+    if (!g->r->reached_end || !judge_of(g) || !n)
         return;
     d->positions = n * GATE_QUARTERS;
     for (size_t q = 0; q < GATE_QUARTERS; q++) {
@@ -496,20 +503,6 @@ static void take_drift(struct gate *g)
     }
 }
 
-static void compare_position(struct gate *g, size_t prompt, int64_t at,
-                             int64_t in_batch, const float *package,
-                             int64_t next)
-{
-    int64_t v = g->vocab;
-
-    if (g->ref)
-        metrics_add(&g->loss, g->ref_rows + in_batch * v, package, v,
-                    (int64_t)prompt, at, next);
-    if (g->dec)
-        metrics_add(&g->bytes, g->dec_rows + in_batch * v, package, v,
-                    (int64_t)prompt, at, next);
-}
-
 /* NaN differs from everything, itself too. */
 static void compare_passes(struct gate *g, const float *pre, const float *inf)
 {
@@ -522,43 +515,59 @@ static void compare_passes(struct gate *g, const float *pre, const float *inf)
     }
 }
 
-static int infer_position(struct gate *g, size_t prompt, int64_t at,
-                          int64_t in_batch, struct err *e)
+/* The token behind position `at`, for the perplexity; -1: none. */
+static int64_t next_token(const struct gate *g, size_t prompt, int64_t at)
 {
-    const int32_t *ids = g->prompts->ids[prompt];
-    int64_t n = (int64_t)g->prompts->lengths[prompt];
-    int64_t k = g->pre_at[at], next = -1;
     bool own = prompt >= g->prompts->n - g->own;
-    const float *row = g->inf_rows + in_batch * g->vocab;
 
-    if (at + 1 < n && (!own || g->prompts->n == g->own))
-        next = ids[at + 1];
-    compare_position(g, prompt, at, in_batch, row, next);
-    add_drift(g, n, at, in_batch, row);
-    if (k >= 0) {
-        const float *pre = g->pre_rows + k * g->vocab;
-
-        compare_position(g, prompt, at, in_batch, pre, -1);
-        compare_passes(g, pre, row);
-    }
-    if (g->kept)
-        memcpy(g->kept + at * g->vocab, row, (size_t)g->vocab * sizeof(float));
-    return step(g, 1, e);
+    return at + 1 < (int64_t)g->prompts->lengths[prompt] &&
+                   (!own || g->prompts->n == g->own)
+               ? g->prompts->ids[prompt][at + 1]
+               : -1;
 }
 
-static int oracles_feed(struct gate *g, const int32_t *ids, size_t n,
-                        struct err *e)
+/* An oracle takes `m` positions from `at` on, and both passes' logits are
+ * compared with its own. */
+static int compare_block(struct gate *g, struct oracle *o, struct metrics *into,
+                         size_t prompt, int64_t at, int64_t m, struct err *e)
 {
-    struct oracle_out ref = { .logits = g->ref_rows };
-    struct oracle_out dec = { .logits = g->dec_rows };
+    struct oracle_out out = { .logits = g->rows };
+    int64_t n = (int64_t)g->prompts->lengths[prompt], v = g->vocab;
 
-    if (g->ref && oracle_feed(g->ref, ids, n, &ref, e))
-        return err_in(e, "oracle");
-    if (g->dec && oracle_feed(g->dec, ids, n, &dec, e))
-        return err_in(e, "oracle on the package's weights");
-    if (g->out && st_writer_write(g->out, g->ref_rows,
-                                  n * (size_t)g->vocab * sizeof(float), e))
-        return -1;
+    if (oracle_feed(o, g->prompts->ids[prompt] + at, (size_t)m, &out, e))
+        return err_in(e, o == g->ref ? "oracle"
+                                     : "oracle on the package's weights");
+    for (int64_t i = 0; i < m; i++) {
+        const float *own = g->rows + i * v, *inf = g->inf_rows + i * v;
+        int64_t k = g->pre_at[at + i];
+
+        metrics_add(into, own, inf, v, (int64_t)prompt, at + i,
+                    next_token(g, prompt, at + i));
+        if (k >= 0)
+            metrics_add(into, own, g->pre_rows + k * v, v, (int64_t)prompt,
+                        at + i, -1);
+        if (o == judge_of(g))
+            add_drift(g, n, at + i, own, inf);
+    }
+    return 0;
+}
+
+/* What infer gave beside what prefill gave. */
+static int infer_block(struct gate *g, int64_t at, int64_t m, struct err *e)
+{
+    int64_t v = g->vocab;
+
+    for (int64_t i = 0; i < m; i++) {
+        const float *inf = g->inf_rows + i * v;
+        int64_t k = g->pre_at[at + i];
+
+        if (k >= 0)
+            compare_passes(g, g->pre_rows + k * v, inf);
+        if (g->kept)
+            memcpy(g->kept + (at + i) * v, inf, (size_t)v * sizeof(float));
+        if (step(g, 1, e))
+            return -1;
+    }
     return 0;
 }
 
@@ -575,12 +584,14 @@ static int infer_pass(struct gate *g, size_t prompt, struct err *e)
     for (int64_t p = 0; p < n; p += g->block) {
         int64_t m = n - p < g->block ? n - p : g->block;
 
-        if (oracles_feed(g, ids + p, (size_t)m, e) ||
-            package_infer(g->pkg, ids + p, (size_t)m, g->inf_rows, e))
+        if (package_infer(g->pkg, ids + p, (size_t)m, g->inf_rows, e) ||
+            (g->ref && compare_block(g, g->ref, &g->loss, prompt, p, m, e)) ||
+            (g->out &&
+             st_writer_write(g->out, g->rows,
+                             (size_t)(m * g->vocab) * sizeof(float), e)) ||
+            (g->dec && compare_block(g, g->dec, &g->bytes, prompt, p, m, e)) ||
+            infer_block(g, p, m, e))
             return -1;
-        for (int64_t i = 0; i < m; i++)
-            if (infer_position(g, prompt, p + i, i, e))
-                return -1;
     }
     return 0;
 }
@@ -599,8 +610,7 @@ static int both_passes(struct gate *g, size_t prompt, struct err *e)
     s = package_snapshot(g->pkg, e);
     rc = s ? infer_pass(g, prompt, e) : -1;
     if (!rc)
-        gate_states_compare(g->pkg, snapshot_states(s),
-                            g->dec ? g->dec : g->ref, g->r);
+        gate_states_compare(g->pkg, snapshot_states(s), judge_of(g), g->r);
     package_snapshot_free(s);
     return rc;
 }
@@ -714,8 +724,8 @@ static void take_figures(struct gate *g)
     metrics_finish(&g->loss);
     metrics_finish(&g->bytes);
     r->prompts = g->prompts->n;
-    r->judged = g->ref != NULL;
-    r->loss = g->loss.out;
+    r->judged = judge_of(g) != NULL;
+    r->loss = g->ref ? g->loss.out : g->bytes.out;
     r->bytes = r->compressed ? g->bytes.out : g->loss.out;
     r->bits = g->src ? package_source_bits(g->src) : 16;
     take_drift(g);
@@ -728,7 +738,7 @@ static int measure_noise(struct gate *g, struct err *e)
     struct gate_noise_job j = {
         .ckpt = g->o->ckpt,
         .prompts = g->prompts,
-        .base = g->dec ? g->dec : g->ref,
+        .base = judge_of(g),
         .weights =
             g->dec ? package_source_tensors(g->src) : ckpt_source(g->o->ckpt),
         .options = { .par = g->o->par,
@@ -747,9 +757,9 @@ static int measure_noise(struct gate *g, struct err *e)
 }
 
 static int run(const struct gate_options *o, struct prompts *prompts,
-               struct gate_result *r, struct err *e)
+               bool beside, struct gate_result *r, struct err *e)
 {
-    struct gate g = { .o = o, .r = r, .prompts = prompts };
+    struct gate g = { .o = o, .r = r, .prompts = prompts, .beside = beside };
     int rc = -1;
 
     memset(r, 0, sizeof(*r));
@@ -803,7 +813,7 @@ static int run_f32(const struct gate_options *o, struct prompts *prompts,
     plain.profile = RUN_F32;
     plain.logits = NULL;
     if (!rc)
-        rc = run(&plain, few.n ? &few : prompts, &f32, e);
+        rc = run(&plain, few.n ? &few : prompts, true, &f32, e);
     if (!rc)
         gate_judge_join(r, &f32);
     prompts_release(&few);
@@ -813,7 +823,7 @@ static int run_f32(const struct gate_options *o, struct prompts *prompts,
 int gate_run(const struct gate_options *o, struct gate_result *r, struct err *e)
 {
     struct prompts prompts = { 0 };
-    int rc = run(o, &prompts, r, e);
+    int rc = run(o, &prompts, false, r, e);
 
     if (!rc && o->profile != RUN_F32 && r->verdict == GATE_PASS)
         rc = run_f32(o, &prompts, r, e);

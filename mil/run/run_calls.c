@@ -19,7 +19,7 @@
 /* Products with fewer weights gain nothing. */
 #define WIDE_ELEMS 16384
 /* Storage of the calls that are taken together. */
-#define GROUP_FLOATS ((uint64_t)4 << 20)
+#define GROUP_FLOATS ((uint64_t)6 << 20)
 
 struct segment {
     size_t first, end; /* steps */
