@@ -746,6 +746,18 @@ static void lut_text(const struct cv_lut *l, char out[48])
         snprintf(out, 48, "LUT%d, group %" PRIu64, l->bits, l->group);
 }
 
+/* States in whole megabytes of 10^6 bytes, rounded: 12 slots of 640 positions
+ * of Gemma 4 E2B are 7,864,320 bytes. JSON has them exactly. */
+static void states_text(char out[NUM_TEXT_MAX], uint64_t bytes)
+{
+    const uint64_t mb = 1000000;
+
+    if (bytes < mb)
+        num_bytes_text(out, bytes);
+    else
+        snprintf(out, NUM_TEXT_MAX, "%" PRIu64 " MB", (bytes + mb / 2) / mb);
+}
+
 static void experts_text(const struct cv_job *j, struct buf *out)
 {
     const struct hparams *hp = &j->ckpt.hp;
@@ -800,11 +812,11 @@ void cv_plan_text(const struct cv_job *j, struct buf *out)
         buf_printf(out, "  state %s [", s->name);
         for (int k = 0; k < s->rank; k++)
             buf_printf(out, "%s%" PRId64, k ? ", " : "", s->dims[k]);
-        num_bytes_text(t, state_bytes(s));
+        states_text(t, state_bytes(s));
         buf_printf(out, "] fp16, %s\n", t);
     }
     experts_text(j, out);
-    num_bytes_text(t, j->state_bytes);
+    states_text(t, j->state_bytes);
     buf_printf(out, "states need %s on the device", t);
     num_bytes_text(t, j->disk_bytes);
     buf_printf(out, "; the package %s of disk", t);

@@ -98,3 +98,28 @@ test_other_kinds_of_gemma() {
         rm -r m
     done
 }
+# 12 slots, keys and values, window + 2 batches: 7,864,320 bytes.
+test_plan_of_the_published_shape() {
+    c=$FIXTURES/../configs/gemma-4-E2B-it
+    [ -d "$c" ] || skip "no published configs"
+    run anemll-convert "$c" --plan --ctx 8192
+    expect_exit 0
+    expect_out "state model_model_kv_cache_local [12, 2, 640, 256] fp16, 8 MB" \
+        "state model_model_kv_cache_global [3, 2, 8192, 512] fp16, 50 MB"
+}
+test_plan_of_tables_inside_the_model() {
+    mkdir c
+    cp "$(tiny gemma4)/config.json" c
+    for lut in 2,tensor 1,tensor; do
+        run anemll-convert c --plan --json --lut $lut
+        expect_exit 0
+        planned=$(json stdout parts.1.model_bytes)
+        run anemll-convert "$(tiny gemma4)" --lut $lut --emit mlpackage \
+            --no-gate -o "out$lut"
+        expect_exit 0
+        written=$(wc -c <"$(find "out$lut" -path '*FFN*' -name '*.mlmodel')")
+        [ "$planned" = "$written" ] || fail "$lut: $planned, not $written"
+    done
+    run anemll-convert c --plan --quant int8
+    expect_exit 0
+}
