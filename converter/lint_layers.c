@@ -104,6 +104,39 @@ static const char *state_of(const struct mil_function *f, uint8_t kind)
     return name;
 }
 
+/* An argument's value by name; 0: absent. */
+static mil_ref named(const struct mil_op *op, const char *param)
+{
+    int i = mil_param_index(mil_op_info(op->code), param);
+
+    return i >= 0 && op->args[i].n ? mil_arg(op, i) : 0;
+}
+
+/* The op that makes an argument; NULL: none, or of another kind. */
+static const struct mil_op *maker(const struct mil_function *f,
+                                  const struct mil_op *op, const char *param,
+                                  enum mil_opcode code)
+{
+    mil_ref r = op ? named(op, param) : 0;
+    const struct mil_value *v = r ? mil_value(f, r) : NULL;
+
+    return v && v->kind == MIL_V_RESULT && v->op >= 0 &&
+                   f->ops[v->op].code == code
+               ? &f->ops[v->op]
+               : NULL;
+}
+
+/* A window that shifts moves what the state holds, once for all layers of a
+ * chunk; what a layer writes is no slice of the state itself. */
+static bool only_moves(const struct mil_function *f, const struct mil_op *write)
+{
+    const struct mil_op *op = maker(f, write, "data", MIL_OP_slice_update);
+
+    op = maker(f, op, "update", MIL_OP_slice_by_size);
+    op = maker(f, op, "x", MIL_OP_read_state);
+    return op && named(op, "input") == named(write, "input");
+}
+
 /* What a function writes, in order: a byte a write, the kind of state. */
 static void add_writes(const struct mil_function *f, struct buf *out)
 {
@@ -111,7 +144,8 @@ static void add_writes(const struct mil_function *f, struct buf *out)
         const struct mil_op *op = &f->ops[i];
         const char *name;
 
-        if (op->code != MIL_OP_write_state || !mil_arg(op, 0))
+        if (op->code != MIL_OP_write_state || !mil_arg(op, 0) ||
+            only_moves(f, op))
             continue;
         name = mil_value(f, mil_arg(op, 0))->name;
         for (uint8_t k = 0; k < N_KINDS; k++) {
