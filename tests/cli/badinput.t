@@ -322,16 +322,25 @@ test_wrong_layer_count() {
 convert_refuses() { # words...
     refused 3 "$@" -- anemll-convert --hf m --ctx 128 --lut 6 -o out
     refused 3 "$@" -- anemll-convert --hf m --ctx 128 --lut none -o out
+    refused 3 "$@" -- anemll-convert --hf m --ctx 128 --lut 4,tensor -o out
+    refused 3 "$@" -- anemll-convert --hf m --ctx 128 --quant int4,32 -o out
 }
 test_nan_weight() {
     model m
     st_poke m/model.safetensors model.layers.1.mlp.down_proj.weight 77 '\300\177'
     convert_refuses "anemll-convert: 'm': tensor 'model.layers.1.mlp.down_proj.weight' holds 1 NaN" "row 0, column 77"
 }
+test_nan_under_one_scale() { # which is found before any value is written
+    model m
+    st_poke m/model.safetensors model.layers.1.mlp.down_proj.weight 77 '\300\177'
+    refused 3 "tensor 'model.layers.1.mlp.down_proj.weight' holds 1 NaN" \
+        "row 0, column 77" -- \
+        anemll-convert --hf m --ctx 128 --quant int8,tensor -o out
+}
 test_infinite_weight() {
     model m
     st_poke m/model.safetensors model.layers.0.self_attn.v_proj.weight 5 '\200\377'
-    convert_refuses "v_proj" "inf"
+    convert_refuses "anemll-convert: 'm': tensor 'model.layers.0.self_attn.v_proj.weight' holds 0 NaN and 1 infinite" "row 0, column 5"
 }
 test_weight_beyond_fp16() {
     model m
