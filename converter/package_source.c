@@ -263,7 +263,39 @@ static bool known(const struct package_source *s, size_t first,
     return false;
 }
 
-/* first: where this file's pieces begin. */
+/* Completes a piece from the program; first: where this file's begin. */
+static int add_piece(struct package_source *s, size_t first,
+                     const struct mil_function *f, const struct ckpt *c,
+                     struct piece *p, uint64_t total, struct err *e)
+{
+    const struct mil_op *op = find_op(f, p->is.name);
+    int rc;
+
+    if (!op)
+        return err_set(e, ERR_INPUT,
+                       "metadata '%s' names '%s', which the program does not "
+                       "hold",
+                       CV_SOURCES_KEY, p->is.name);
+    if (op->code == MIL_OP_const)
+        rc = fill_plain(p, mil_value(f, op->outs[0])->konst, e);
+    else if (op->code == MIL_OP_constexpr_lut_to_dense)
+        rc = fill_lut(s, p, f, op, e);
+    else if (op->code == MIL_OP_constexpr_blockwise_shift_scale)
+        rc = fill_linear(s, p, f, op, e);
+    else
+        rc = err_set(e, ERR_UNSUPPORTED, "constant '%s' is made by op '%s'",
+                     p->is.name, mil_op_type(op));
+    if (rc || check_shape(p, total, c, e))
+        return -1;
+    if (known(s, first, p))
+        return 0;
+    if (s->n == s->cap &&
+        mem_grow((void **)&s->pieces, &s->cap, s->n, sizeof(*s->pieces), e))
+        return -1;
+    s->pieces[s->n++] = *p;
+    return 0;
+}
+
 static int add_entry(struct package_source *s, size_t first,
                      enum cv_method method, const struct mil_function *f,
                      const struct ckpt *c, const struct js_node *n,
@@ -271,35 +303,10 @@ static int add_entry(struct package_source *s, size_t first,
 {
     struct piece p = { .is.method = method };
     uint64_t total;
-    const struct mil_op *op;
-    int rc;
 
-    if (parse_entry(n, &p.is, &total, e))
-        return -1;
-    op = find_op(f, p.is.name);
-    if (!op)
-        return err_set(e, ERR_INPUT,
-                       "metadata '%s' names '%s', which the program does not "
-                       "hold",
-                       CV_SOURCES_KEY, p.is.name);
-    if (op->code == MIL_OP_const)
-        rc = fill_plain(&p, mil_value(f, op->outs[0])->konst, e);
-    else if (op->code == MIL_OP_constexpr_lut_to_dense)
-        rc = fill_lut(s, &p, f, op, e);
-    else if (op->code == MIL_OP_constexpr_blockwise_shift_scale)
-        rc = fill_linear(s, &p, f, op, e);
-    else
-        rc = err_set(e, ERR_UNSUPPORTED, "constant '%s' is made by op '%s'",
-                     p.is.name, mil_op_info(op->code)->name);
-    if (rc || check_shape(&p, total, c, e))
-        return -1;
-    if (known(s, first, &p))
-        return 0;
-    if ((s->n == s->cap &&
-         mem_grow((void **)&s->pieces, &s->cap, s->n, sizeof(*s->pieces), e)))
-        return -1;
-    s->pieces[s->n++] = p;
-    return 0;
+    return parse_entry(n, &p.is, &total, e)
+               ? -1
+               : add_piece(s, first, f, c, &p, total, e);
 }
 
 /* What may be demanded of the palettized constants of a file. */
@@ -382,118 +389,30 @@ struct package_source *package_source_of(const struct pkg *file,
     return s;
 }
 
-/* ---- files of others ---- */
-
-/* Where `name` stands in the constant's, as words of it; behind it nothing or
- * what converters append. */
-static bool holds_name(const char *constant, const char *tensor)
+struct package_source *package_source_empty(struct err *e)
 {
-    static const char *const ends[] = { "", "_palettized", "_quantized",
-                                        "_to_fp16", "_cast_fp16" };
-    char words[128];
-    size_t n = 0;
-
-    for (; tensor[n] && n + 1 < sizeof(words); n++)
-        words[n] = tensor[n] == '.' ? '_' : tensor[n];
-    words[n] = '\0';
-    for (const char *p = constant; (p = strstr(p, words)) != NULL; p++)
-        for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
-            if ((p == constant || p[-1] == '_') && !strcmp(p + n, ends[i]))
-                return true;
-    return false;
+    return new_source(1, e);
 }
 
-/* "lm_head16_3_weight": part 3 of 16. False: none. */
-static bool head_part(const char *constant, uint64_t *of, uint64_t *part)
+int package_source_add(struct package_source *s, const struct mil_function *f,
+                       const struct source_piece *is, const struct ckpt *c,
+                       struct err *e)
 {
-    const char *p = strstr(constant, "lm_head");
-    size_t n;
+    const struct need *nd = ckpt_need(c, is->tensor);
+    struct piece p = { .is = *is };
+    size_t before = s->n;
 
-    if (!p)
-        return false;
-    p += strlen("lm_head");
-    n = strspn(p, "0123456789");
-    if (!n || p[n] != '_' || !num_parse_u64(p, n, of))
-        return false;
-    p += n + 1;
-    n = strspn(p, "0123456789");
-    return n && !strncmp(p + n, "_weight", 7) && num_parse_u64(p, n, part) &&
-           *part >= 1 && *part <= *of;
+    p.is.factor = 1;
+    if (!nd || add_piece(s, 0, f, c, &p, nd->dims[0], e))
+        return -1;
+    return s->n > before ? 0
+                         : err_set(e, ERR_INPUT, "constant '%s' is there twice",
+                                   is->name);
 }
 
-static void guess_entry(const struct mil_value *v, const struct ckpt *c,
-                        struct js_writer *w)
+void package_source_drop(struct package_source *s)
 {
-    uint64_t elems = (uint64_t)mil_type_elems(&v->type), of = 1, part = 1;
-    const struct need *found = NULL;
-
-    if (head_part(v->name, &of, &part))
-        found = ckpt_need(c, "lm_head.weight");
-    for (size_t i = 0; !found && i < c->ledger.n; i++)
-        if (holds_name(v->name, c->ledger.needs[i].name))
-            found = &c->ledger.needs[i];
-    if (!found || found->rank != 2 || found->dims[0] % of ||
-        found->dims[0] * found->dims[1] / of != elems)
-        return;
-    js_w_array(w, v->name, true);
-    js_w_string(w, NULL, of > 1 ? "lm_head.weight" : found->name);
-    js_w_uint(w, NULL, found->dims[0] / of * (part - 1));
-    js_w_uint(w, NULL, found->dims[0] / of);
-    js_w_uint(w, NULL, found->dims[0]);
-    js_w_int(w, NULL, 0);
-    js_w_end(w);
-}
-
-/* As the metadata of our own files. */
-static struct js_doc *guess_entries(const struct mil_function *f,
-                                    const struct ckpt *c, struct err *e)
-{
-    struct buf b = BUF_INIT;
-    struct js_doc *d = NULL;
-    struct js_writer w;
-
-    js_w_init(&w, &b);
-    js_w_object(&w, NULL);
-    for (size_t i = 0; i < f->n_ops; i++) {
-        const struct mil_value *v =
-            f->ops[i].n_outs == 1 ? mil_value(f, f->ops[i].outs[0]) : NULL;
-
-        if (v && v->name && mil_type_elems(&v->type) > 0 &&
-            (f->ops[i].code == MIL_OP_const ||
-             f->ops[i].code == MIL_OP_constexpr_lut_to_dense ||
-             f->ops[i].code == MIL_OP_constexpr_blockwise_shift_scale))
-            guess_entry(v, c, &w);
-    }
-    js_w_end(&w);
-    if (!buf_ok(&b, e))
-        d = js_parse(buf_text(&b), b.len, e);
-    buf_release(&b);
-    return d;
-}
-
-struct package_source *package_source_guess(const struct pkg *file,
-                                            const struct ckpt *c, struct err *e)
-{
-    const struct mil_function *f = pkg_program(file)->functions[0];
-    struct package_source *s = new_source(1, e);
-    struct js_doc *d = s ? guess_entries(f, c, e) : NULL;
-
-    if (!d) {
-        package_source_close(s);
-        return NULL;
-    }
-    s->docs[s->n_docs++] = d;
-    for (const struct js_node *n = js_first(js_root(d)); n; n = js_next(n)) {
-        struct err unfit = ERR_INIT; /* a form that is not decoded */
-
-        if (add_entry(s, 0, CV_KMEANS, f, c, n, &unfit) &&
-            unfit.code == ERR_NOMEM) {
-            (void)err_set(e, ERR_NOMEM, "%s", unfit.text);
-            package_source_close(s);
-            return NULL;
-        }
-    }
-    return s;
+    s->n--;
 }
 
 void package_source_close(struct package_source *s)

@@ -19,12 +19,6 @@ struct package_source *package_source_open(const struct package *p,
 struct package_source *package_source_of(const struct pkg *file,
                                          const struct ckpt *c,
                                          struct err *e) ATTR_MUST_USE;
-/* Of one file without such a list, by the names of its constants: matrices
- * whose names hold that of a tensor of as many elements, and the equal parts of
- * an LM head. What was folded into them is not known. */
-struct package_source *package_source_guess(const struct pkg *file,
-                                            const struct ckpt *c,
-                                            struct err *e) ATTR_MUST_USE;
 void package_source_close(struct package_source *s);
 struct tensor_source package_source_tensors(const struct package_source *s);
 /* What one constant holds: rows [row, row + rows) of a checkpoint tensor, in
@@ -47,6 +41,15 @@ struct source_piece {
     uint64_t groups;
     enum cv_method method;
 };
+/* One without pieces, of a file that has no list; each is added by itself.
+ * `is` gives name, tensor, row, rows and scale_exp; the rest is filled in.
+ * package_source_add fails where form or shape do not fit, or if the piece is
+ * there already. */
+struct package_source *package_source_empty(struct err *e) ATTR_MUST_USE;
+int package_source_add(struct package_source *s, const struct mil_function *f,
+                       const struct source_piece *is, const struct ckpt *c,
+                       struct err *e) ATTR_MUST_USE;
+void package_source_drop(struct package_source *s); /* the last piece */
 /* Where element `el` of a piece lies in its tensor (flat index), and how many
  * from there on follow each other in both. */
 uint64_t source_locate(const struct source_piece *p, uint64_t el,

@@ -58,8 +58,58 @@ static void read_source(const struct js_node *n, struct stored *s)
         js_uint(x, &rows) && js_uint(js_next(x), &total) && rows == total;
 }
 
+static const struct mil_const *foreign_const(const struct mil_function *f,
+                                             const struct mil_op *op,
+                                             const char *name)
+{
+    for (uint32_t i = 0; i < op->foreign->n_args; i++) {
+        const struct mil_named_arg *a = &op->foreign->args[i];
+
+        if (!strcmp(a->name, name) && a->arg.n == 1)
+            return mil_value(f, a->arg.refs[0])->konst;
+    }
+    return NULL;
+}
+
+/* The forms before CoreML8: one table, or scales and zero points along one
+ * axis. */
+static bool read_older(const struct mil_function *f, const struct mil_op *op,
+                       struct stored *s)
+{
+    const struct mil_const *values = foreign_const(f, op, "indices"),
+                           *tables = foreign_const(f, op, "lut"), *zero;
+    int64_t n;
+
+    if (!strcmp(op->foreign->type, "constexpr_lut_to_dense") && values &&
+        tables && (n = mil_type_elems(&tables->type)) > 0) {
+        s->form = STORED_TABLES;
+        s->value_bytes = (uint64_t)mil_type_bytes(&values->type);
+        s->table_bytes = (uint64_t)mil_type_bytes(&tables->type);
+        while (s->bits < 16 && (int64_t)1 << s->bits < n)
+            s->bits++;
+        return true;
+    }
+    values = foreign_const(f, op, "quantized_data");
+    tables = foreign_const(f, op, "scale");
+    zero = foreign_const(f, op, "zero_point");
+    if (strcmp(op->foreign->type, "constexpr_affine_dequantize") != 0 ||
+        !values || !tables || !zero)
+        return false;
+    s->form = STORED_INTEGERS;
+    set_tables(s, values, tables);
+    s->table_bytes += (uint64_t)mil_type_bytes(&zero->type);
+    return true;
+}
+
+static bool is_constexpr(const struct mil_op *op)
+{
+    return !strncmp(mil_op_type(op), "constexpr_", strlen("constexpr_"));
+}
+
+/* False: it is no weight, or *unread is counted. */
 static bool read_op(const struct mil_function *f, const struct mil_op *op,
-                    const struct js_node *sources, struct stored *s)
+                    const struct js_node *sources, struct stored *s,
+                    size_t *unread)
 {
     const struct mil_value *v = op->n_outs ? mil_value(f, op->outs[0]) : NULL;
     const struct mil_const *values, *tables;
@@ -75,18 +125,22 @@ static bool read_op(const struct mil_function *f, const struct mil_op *op,
         set_plain(s, v->konst);
         return true;
     }
-    if (op->code == MIL_OP_constexpr_lut_to_dense)
-        s->form = STORED_TABLES;
-    else if (op->code == MIL_OP_constexpr_blockwise_shift_scale)
-        s->form = STORED_INTEGERS;
-    else
+    if (!is_constexpr(op) || !s->type.rank)
         return false;
-    values = mil_arg_const(f, op, 0);
-    tables = mil_arg_const(f, op, 1);
-    if (!values || !tables || !s->type.rank)
-        return false;
-    set_tables(s, values, tables);
-    return true;
+    values = op->foreign ? NULL : mil_arg_const(f, op, 0);
+    tables = op->foreign ? NULL : mil_arg_const(f, op, 1);
+    s->form = op->code == MIL_OP_constexpr_lut_to_dense ? STORED_TABLES
+                                                        : STORED_INTEGERS;
+    if (values && tables &&
+        (op->code == MIL_OP_constexpr_lut_to_dense ||
+         op->code == MIL_OP_constexpr_blockwise_shift_scale)) {
+        set_tables(s, values, tables);
+        return true;
+    }
+    if (op->foreign && read_older(f, op, s))
+        return true;
+    ++*unread;
+    return false;
 }
 
 static bool listed(const struct stored_list *l, size_t n, const char *name)
@@ -106,7 +160,8 @@ static int read_function(const struct mil_function *f, struct stored_list *l,
     for (size_t i = 0; i < f->n_ops; i++) {
         struct stored s;
 
-        if (!read_op(f, &f->ops[i], sources, &s) || listed(l, before, s.name))
+        if (!read_op(f, &f->ops[i], sources, &s, &l->unread) ||
+            listed(l, before, s.name))
             continue;
         if (mem_grow((void **)&l->items, &l->cap, l->n, sizeof(s), e))
             return -1;
@@ -188,24 +243,21 @@ static double should(const struct work *w, double v)
 static void sum_block(const struct work *w, const float *want,
                       const float *have, uint64_t n, struct stored_loss *out)
 {
-    double sse = 0, energy = 0, product = 0,
-           scale = ldexp(1, w->piece.scale_exp);
+    double sse = 0, energy = 0, scale = ldexp(1, w->piece.scale_exp);
 
     for (uint64_t i = 0; i < n && !w->folded; i++) {
         double x = (double)want[i] * scale, d = x - (double)have[i];
 
         sse += d * d;
         energy += x * x;
-        product += x * (double)have[i];
     }
     for (uint64_t i = 0; i < n && w->folded; i++) {
         double x = should(w, (double)want[i]), d = x - (double)have[i];
 
         sse += d * d;
         energy += x * x;
-        product += x * (double)have[i];
     }
-    *out = (struct stored_loss){ sse, energy, product };
+    *out = (struct stored_loss){ sse, energy };
 }
 
 static void measure_blocks(void *arg, uint64_t begin, uint64_t end, int worker)
@@ -238,7 +290,7 @@ int stored_measure(const struct package_source *src, size_t piece,
     w.folded = w.piece.neg_exp || w.piece.add != 0 || w.piece.factor != 1;
     w.elems = w.piece.rows * w.piece.cols;
     blocks = (size_t)((w.elems + BLOCK - 1) / BLOCK);
-    *out = (struct stored_loss){ 0, 0, 0 };
+    *out = (struct stored_loss){ 0, 0 };
     w.blocks = mem_zalloc(blocks, sizeof(*w.blocks), e);
     w.buffers = mem_alloc(width * 2 * BLOCK, sizeof(*w.buffers), e);
     w.errors = mem_zalloc(width, sizeof(*w.errors), e);
@@ -252,7 +304,6 @@ int stored_measure(const struct package_source *src, size_t piece,
     for (size_t i = 0; !rc && i < blocks; i++) {
         out->sse += w.blocks[i].sse;
         out->energy += w.blocks[i].energy;
-        out->product += w.blocks[i].product;
     }
     mem_free(w.blocks);
     mem_free(w.buffers);

@@ -28,10 +28,12 @@ struct stored_list {
     struct stored *items;
     size_t n, cap;
     struct js_doc *sources; /* owns the tensors' names */
+    size_t unread;          /* compressed constants of other forms */
 };
 /* Constants that come from a tensor by the file's own list of sources, and
- * all others that are large enough to be weights; those of a second function
- * where the first lacks them. The names live as long as the program. */
+ * all others that are large enough to be weights, in today's and older forms;
+ * those of a second function where the first lacks them. The names live as long
+ * as the program. */
 int stored_read(const struct mil_program *p, struct stored_list *out,
                 struct err *e) ATTR_MUST_USE;
 void stored_release(struct stored_list *l);
@@ -43,7 +45,6 @@ double stored_bits(const struct stored *s);
  * the latter. Same results for any number of threads. */
 struct stored_loss {
     double sse, energy;
-    double product; /* of the two */
 };
 int stored_measure(const struct package_source *src, size_t piece,
                    const struct ckpt *c, struct par *par,

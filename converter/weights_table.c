@@ -13,6 +13,7 @@
 #include "converter/base/num.h"
 #include "converter/program_priv.h"
 #include "converter/report.h"
+#include "converter/source_guess.h"
 
 struct sums {
     uint64_t weights, bytes;
@@ -24,7 +25,8 @@ struct table {
     struct js_writer *w; /* NULL: text */
     struct buf *out;
     struct report_file *report;
-    size_t found; /* rows of the report */
+    size_t found;  /* rows of the report */
+    size_t unread; /* compressed constants of other forms */
     struct sums all;
     struct buf mismatches; /* lines */
 };
@@ -33,13 +35,13 @@ struct file {
     struct pkg *pkg;
     char name[200]; /* of the part */
     struct package_source *src;
-    bool guessed;
     struct sums sums;
 };
 struct row {
     const struct stored *s;
     struct report_said said;
     bool has_said, has_loss, measured;
+    const char *tensor; /* that it was measured against */
     struct stored_loss loss;
     double snr;
 };
@@ -80,13 +82,6 @@ static void compare_said(struct table *t, const struct file *f,
                  (double)s->table_bytes);
 }
 
-/* A tensor guessed by name whose values are not those of the constant was
- * folded or is another: 1-bit tables still hold two thirds. */
-static bool plausible(const struct stored_loss *l)
-{
-    return l->product > 0.6 * l->energy && l->product < 1.2 * l->energy;
-}
-
 static int measure(struct table *t, const struct file *f, struct row *r,
                    struct err *e)
 {
@@ -98,8 +93,8 @@ static int measure(struct table *t, const struct file *f, struct row *r,
             continue;
         if (stored_measure(f->src, i, t->q->ckpt, t->q->par, &r->loss, e))
             return -1;
-        r->measured = !f->guessed || plausible(&r->loss);
-        r->has_loss = r->measured;
+        r->measured = r->has_loss = true;
+        r->tensor = piece.tensor;
         break;
     }
     if (r->measured && isfinite(r->said.sse) && r->has_said &&
@@ -179,7 +174,10 @@ static void row_text(const struct row *r, struct buf *out)
     buf_printf(out, "  %-44s %-12s %9s %7.3f ", name, form, bytes,
                stored_bits(s));
     loss_text(r, out);
-    buf_printf(out, "  %s\n", method ? method : "?");
+    buf_printf(out, "  %s", method ? method : "?");
+    if (r->tensor && !s->tensor)
+        buf_printf(out, "  (%s)", r->tensor);
+    buf_puts(out, "\n");
 }
 
 static void number_json(struct js_writer *w, const char *key, double v,
@@ -197,7 +195,10 @@ static void row_json(const struct row *r, const struct file *f,
     const struct stored *s = r->s;
 
     js_w_object(w, NULL);
-    js_w_string(w, "tensor", r->has_said ? r->said.tensor : s->tensor);
+    js_w_string(w, "tensor",
+                r->has_said ? r->said.tensor
+                : s->tensor ? s->tensor
+                            : r->tensor);
     js_w_string(w, "part", f->name);
     js_w_string(w, "name", s->name);
     js_w_array(w, "shape", true);
@@ -251,9 +252,9 @@ static int open_source(struct table *t, struct file *f, struct err *e)
 
     if (!t->q->ckpt)
         return 0;
-    f->guessed = !mil_program_metadata(p, CV_SOURCES_KEY);
-    f->src = f->guessed ? package_source_guess(f->pkg, t->q->ckpt, e)
-                        : package_source_of(f->pkg, t->q->ckpt, e);
+    f->src = mil_program_metadata(p, CV_SOURCES_KEY)
+                 ? package_source_of(f->pkg, t->q->ckpt, e)
+                 : source_guess(f->pkg, t->q->ckpt, e);
     return f->src ? 0 : -1;
 }
 
@@ -285,6 +286,7 @@ static int file_rows(struct table *t, struct file *f, struct err *e)
         else
             row_text(&r, t->out);
     }
+    t->unread += l.unread;
     if (!rc && !t->w)
         sums_text(&f->sums, "together", t->out);
     stored_release(&l);
@@ -404,6 +406,11 @@ static void finish(struct table *t)
             sums_text(&t->all, "the package", t->out);
         if (t->q->package && !t->report)
             buf_puts(t->out, "no " REPORT_NAME ": ? is not known\n");
+        if (t->unread)
+            buf_printf(t->out,
+                       "%zu constants in other compressed forms are not "
+                       "shown\n",
+                       t->unread);
         for (const char *s = buf_text(&t->mismatches); *s;
              s += strcspn(s, "\n") + 1)
             buf_printf(t->out, "MISMATCH %.*s\n", (int)strcspn(s, "\n"), s);
@@ -411,6 +418,7 @@ static void finish(struct table *t)
     }
     js_w_end(t->w);
     js_w_bool(t->w, "report", t->report != NULL);
+    js_w_uint(t->w, "unread", t->unread);
     js_w_object(t->w, "total");
     js_w_uint(t->w, "weights", t->all.weights);
     js_w_uint(t->w, "bytes", t->all.bytes);

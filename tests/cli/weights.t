@@ -125,10 +125,11 @@ test_package_without_a_report() {
     expect_exit 0
     [ "$(json stdout weights.2.measured)" = true ] || fail "measured"
 }
-# Nobody's list of sources: tensors are told by the constants' names.
+# Nobody's list of sources: tensors are told by their values, and that a matrix
+# is held as half of it. The figures are those that the report had.
 test_package_of_others() {
     converted --lut 4 --emit mlpackage
-    rm out/report.json
+    mv out/report.json ours
     for f in out/*.mlpackage/Data/com.apple.CoreML/model.mlmodel; do
         LC_ALL=C sed 's/com\.anemll\.sources/com.anemll.sourcex/' "$f" >new
         mv new "$f"
@@ -137,13 +138,49 @@ test_package_of_others() {
     expect_exit 0
     grep -q 'layers_0_self_attn_q_proj_weight  *LUT4,8 .* ?$' stdout ||
         fail "q_proj"
-    run anemll-inspect out --weights --hf "$(tiny)"
+    run anemll-inspect out --weights --hf "$(tiny)" --json
     expect_exit 0
-    grep -q 'layers_0_self_attn_q_proj_weight .* 20\.[0-9]* dB  ?$' stdout ||
-        fail "q_proj is not measured"
-    # half of the tensor, which nobody can know
-    grep -q 'layers_0_mlp_gate_proj_weight .* ?  *?  ?$' stdout ||
-        fail "gate_proj is measured"
+    mv stdout theirs
+    for p in embed_tokens_weight layers_0_self_attn_q_proj_weight \
+        layers_2_mlp_gate_proj_weight lm_head_weight_rows_32; do
+        for key in sse snr_db; do
+            for f in ours theirs; do
+                grep -A20 "\"name\": \"$p\"" $f | grep -m 1 "\"$key\"" |
+                    tr -d , >$f.row
+            done
+            expect_same ours.row theirs.row
+        done
+    done
+    grep -A20 '"layers_0_input_layernorm_weight"' theirs |
+        grep -m 1 '"sse"' | grep -q null || fail "a norm has a figure"
+    run anemll-inspect out --weights --hf "$(tiny)"
+    expect_out "?  (layers.2.mlp.gate_proj.weight)"
+    # Another model of the same shapes has none of it.
+    anemll-fixtures checkpoint --arch qwen3 --like tiny --seed 2 -q -o other
+    run anemll-inspect out --weights --hf other
+    expect_exit 0
+    grep -q ' dB ' stdout && fail "another model's figures"
+    :
+}
+# What coremltools wrote, and the forms of older systems.
+test_files_of_coremltools() {
+    shared=${ANEMLL_FIXTURES:-$SRC/../shared/fixtures}/..
+    [ -d "$shared/goldens" ] || skip "no shared goldens"
+    run anemll-inspect "$shared/goldens/packages/qwen3-tiny-coremltools" \
+        --weights --hf "$shared/fixtures/qwen3-tiny"
+    expect_exit 0
+    expect_out "(embed_tokens.weight)" "(layers.0.self_attn.q_proj.weight)" \
+        "(layers.5.mlp.down_proj.weight)"
+    run anemll-inspect --weights \
+        "$shared/goldens/mlmodelc/unified_palette_6bit/source.mlpackage"
+    expect_exit 0
+    grep -q 'layers_0_weight_to_fp16_palettized  *LUT6,tensor  *37.2 KB  *6.021' \
+        stdout || fail "LUT6"
+    run anemll-inspect --weights \
+        "$shared/goldens/mlmodelc/unified_int8/source.mlpackage"
+    expect_exit 0
+    grep -q 'layers_0_weight_to_fp16_quantized  *int8,387  *49.9 KB  *8.062' \
+        stdout || fail "int8"
 }
 test_options_of_weights() {
     refused 2 "--hf" "--weights" -- anemll-inspect "$(package)" --hf x
