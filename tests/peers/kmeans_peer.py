@@ -74,7 +74,8 @@ def ours(program, bits, group, shape, fmt, raw, folder):
 
 
 def group_errors(v, table, indices, k):
-    """Error of one group and of the optimum, or a complaint."""
+    """Error of one group, of the optimum, and of the optimum's means in fp16;
+    or a complaint."""
     t = table.astype(np.float64)
     distance = np.abs(v[:, None] - t[None, :])
     # argmin takes the first of equals: the lower entry, as we do.
@@ -82,9 +83,13 @@ def group_errors(v, table, indices, k):
         return "an index is not that of the nearest entry"
     got = float(np.sum((v - t[indices]) ** 2))
     if len(np.unique(v)) <= k:
-        return got, 0.0
+        return got, 0.0, got
     clusters, centroids = kmeans1d.cluster(v, k)
-    return got, float(np.sum((v - np.array(centroids)[clusters]) ** 2))
+    centroids = np.array(centroids)
+    half = np.unique(centroids.astype(np.float16).astype(np.float64))
+    rounded = float(np.sum(np.min(np.abs(v[:, None] - half[None, :]),
+                                  axis=1) ** 2))
+    return got, float(np.sum((v - centroids[clusters]) ** 2)), rounded
 
 
 def check(fmt, bits, group, values, raw, program, folder):
@@ -98,20 +103,23 @@ def check(fmt, bits, group, values, raw, program, folder):
     indices = indices.reshape(shape)
     if not np.array_equal(pack_elements_into_bits(indices, bits), packed):
         return "coremltools packs the indices to other bytes"
-    got = best = 0.0
+    got = best = rounded = 0.0
     for g in range(groups):
         rows = slice(g * group, (g + 1) * group)
         r = group_errors(values[rows].ravel(), tables[g], indices[rows].ravel(),
                          k)
         if isinstance(r, str):
             return f"group {g}: {r}"
-        got, best = got + r[0], best + r[1]
+        got, best, rounded = got + r[0], best + r[1], rounded + r[2]
     if abs(got - sse) > 1e-10 * got:
         return f"error {sse:.12g} reported, {got:.12g} counted"
     # A table entry in fp16 is off by at most 2^-11 of itself.
     slack = float(np.sum(values ** 2)) * 2.0 ** -22
     if not best * (1 - 1e-9) <= got <= best * (1 + 1e-6) + slack:
         return f"error {got:.12g}, optimum {best:.12g}"
+    if got > rounded * (1 + 1e-9):
+        return (f"error {got:.12g}, the optimum's means rounded to fp16 "
+                f"{rounded:.12g}")
     dense = lut_to_dense(indices, tables.reshape(groups, 1, k, 1))
     rows = np.arange(shape[0]) // group
     if not np.array_equal(dense, tables[rows[:, None], indices]):
