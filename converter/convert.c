@@ -259,18 +259,6 @@ static void close_cache(struct cv_job *j)
 
 /* ---- the work ---- */
 
-/* What is wrong with a tensor of the checkpoint is told of the checkpoint: the
- * file that was being written has nothing to do with it. */
-static void source_error(const struct cv_job *j, struct err *e)
-{
-    char *tensor = strstr(e->text, "tensor '");
-
-    if (e->code != ERR_INPUT || !tensor)
-        return;
-    memmove(e->text, tensor, strlen(tensor) + 1);
-    (void)err_in(e, "'%s'", j->opt.model);
-}
-
 static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
                       struct report *report, uint64_t base, uint64_t total,
                       struct err *e)
@@ -287,9 +275,7 @@ static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
     if (cv_build_part(j, part, &prog, e))
         return -1;
     rc = emit_part(j, part, dir, &prog, &po, report, e);
-    if (rc)
-        source_error(j, e);
-    else
+    if (!rc)
         cv_program_error(&prog, part);
     cv_program_release(&prog);
     return rc;

@@ -38,14 +38,14 @@ static int report_values(const struct mil_data *d, const struct weight_raw *raw,
         large += a < inf;
     }
     row += d->origin->row;
-    return err_set(e, ERR_INPUT,
-                   "tensor '%s' holds %" PRIu64 " NaN, %" PRIu64
-                   " infinite values and %" PRIu64 " beyond fp16 in rows "
-                   "%" PRIu64 " to %" PRIu64 ", the first at row %" PRIu64
-                   ", column %" PRIu64,
-                   raw->tensor, nan, infinite, large, row,
-                   row + n / raw->cols - 1, row + first / raw->cols,
-                   first % raw->cols);
+    err_set(e, ERR_INPUT,
+            "tensor '%s' holds %" PRIu64 " NaN, %" PRIu64
+            " infinite values and %" PRIu64 " beyond fp16 in rows "
+            "%" PRIu64 " to %" PRIu64 ", the first at row %" PRIu64
+            ", column %" PRIu64,
+            raw->tensor, nan, infinite, large, row, row + n / raw->cols - 1,
+            row + first / raw->cols, first % raw->cols);
+    return weights_error(d, e);
 }
 
 static int read_rows(void *cookie, uint64_t row, uint64_t n, uint16_t *dst,
@@ -96,12 +96,9 @@ static int read_moment(void *cookie, uint64_t row, uint64_t col, uint64_t *n,
     return 0;
 }
 
-/* What rows were read from names the tensor itself. */
 static int in_tensor(const struct cv_matrix *p, struct err *e)
 {
-    const char *name = p->source->origin->tensor;
-
-    return strstr(e->text, "tensor '") ? -1 : err_in(e, "tensor '%s'", name);
+    return err_in(e, "tensor '%s'", p->source->origin->tensor);
 }
 
 static uint64_t group_of(const struct cv_matrix *p)

@@ -21,7 +21,7 @@ struct entry {
     struct mil_data data;
     struct mil_origin origin;
     struct weight_spec spec;
-    const struct st *st; /* NULL when planning */
+    const struct ckpt *ckpt;
     const struct need *need;
     const struct st_tensor *tensor; /* NULL when planning */
     uint64_t elems, cols;
@@ -112,6 +112,12 @@ static int bad_value(const struct st_tensor *t, uint64_t at,
                    (unsigned long long)(at % cols));
 }
 
+static int in_checkpoint(const struct entry *en, struct err *e)
+{
+    (void)err_in(e, "'%s'", en->ckpt->dir);
+    return err_whole(e);
+}
+
 static bool is_bad(const struct num_stats *s)
 {
     return s->nan || s->inf || s->above_f16;
@@ -149,7 +155,7 @@ static int read_piece(const struct entry *en, uint64_t first, size_t n,
         uint64_t run, at = locate(en, first + i, &run);
         size_t m = run < n - i ? (size_t)run : n - i;
 
-        if (need_read_f32(en->st, en->need, at, m, f + i, e))
+        if (need_read_f32(en->ckpt->st, en->need, at, m, f + i, e))
             return -1;
         i += m;
     }
@@ -158,7 +164,8 @@ static int read_piece(const struct entry *en, uint64_t first, size_t n,
     if (is_bad(&s)) {
         uint64_t run, at = locate(en, first_bad(&s), &run);
 
-        return bad_value(en->tensor, at, &s, e);
+        (void)bad_value(en->tensor, at, &s, e);
+        return in_checkpoint(en, e);
     }
     num_f32_to_f16(dst, f, n);
     return 0;
@@ -213,10 +220,10 @@ static int read_elems(const struct entry *en, uint64_t first, uint64_t n,
     return 0;
 }
 
-static int read_weight(void *cookie, uint64_t offset, void *dst, size_t n,
-                       struct err *e)
+/* Bytes [offset, offset + n) of the constant. */
+static int read_bytes(const struct entry *en, uint64_t offset, void *dst,
+                      size_t n, struct err *e)
 {
-    const struct entry *en = cookie;
     unsigned char *out = dst;
 
     if (!en->tensor && en->elems <= INLINE_MAX) {
@@ -246,6 +253,17 @@ static int read_weight(void *cookie, uint64_t offset, void *dst, size_t n,
         i += take;
     }
     return 0;
+}
+
+static int read_weight(void *cookie, uint64_t offset, void *dst, size_t n,
+                       struct err *e)
+{
+    return read_bytes(cookie, offset, dst, n, e) ? err_whole(e) : 0;
+}
+
+int weights_error(const struct mil_data *d, struct err *e)
+{
+    return in_checkpoint(d->cookie, e);
 }
 
 static bool spec_equal(const struct weight_spec *a, const struct weight_spec *b)
@@ -333,7 +351,7 @@ static int fill_entry(struct weights *w, struct entry *en,
                        (unsigned long long)s->row,
                        (unsigned long long)(s->row + s->rows));
     en->elems = s->rows * en->cols;
-    en->st = w->ckpt->st;
+    en->ckpt = w->ckpt;
     en->need = nd;
     en->tensor = nd->tensor;
     set_type(en, nd);
@@ -423,7 +441,7 @@ static int raw_elems(const struct entry *en, uint64_t first, uint64_t n,
         uint64_t run, at = locate(en, first + i, &run);
         uint64_t m = run < n - i ? run : n - i;
 
-        if (need_read_bytes(en->st, en->need, 2 * at, dst + i, 2 * m, e))
+        if (need_read_bytes(en->ckpt->st, en->need, 2 * at, dst + i, 2 * m, e))
             return -1;
         i += m;
     }
@@ -442,7 +460,8 @@ int weights_raw_rows(const struct mil_data *d, uint64_t row, uint64_t n,
         return err_set(e, ERR_INPUT, "tensor '%s' has no rows %llu to %llu",
                        en->spec.tensor, (unsigned long long)row,
                        (unsigned long long)(row + n));
-    return raw_elems(en, row * en->cols, n * en->cols, dst, e);
+    return raw_elems(en, row * en->cols, n * en->cols, dst, e) ? err_whole(e)
+                                                               : 0;
 }
 
 /* ---- RoPE tables ---- */

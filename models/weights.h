@@ -65,6 +65,9 @@ struct weight_raw {
 bool weights_raw(const struct mil_data *d, struct weight_raw *out);
 int weights_raw_rows(const struct mil_data *d, uint64_t row, uint64_t n,
                      uint16_t *dst, struct err *e) ATTR_MUST_USE;
+/* Puts the checkpoint's folder in front of an error about values of such a
+ * constant; the text is then whole. Reading does the same. Returns -1. */
+int weights_error(const struct mil_data *d, struct err *e);
 
 /* The tensor behind a constant for which weights_raw() is true; where element
  * `el` of the constant lies in it (flat index), and how many from there on

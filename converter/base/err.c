@@ -124,7 +124,7 @@ int err_in(struct err *e, const char *fmt, ...)
     char old[ERR_TEXT_MAX];
     va_list ap;
 
-    if (e->code == ERR_OK)
+    if (e->code == ERR_OK || e->whole)
         return -1;
     memcpy(old, e->text, sizeof old);
     va_start(ap, fmt);
@@ -135,9 +135,16 @@ int err_in(struct err *e, const char *fmt, ...)
     return -1;
 }
 
+int err_whole(struct err *e)
+{
+    e->whole = e->code != ERR_OK;
+    return -1;
+}
+
 void err_reset(struct err *e)
 {
     e->code = ERR_OK;
+    e->whole = false;
     e->text[0] = '\0';
 }
 

@@ -11,6 +11,8 @@
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 
+#include <stdbool.h>
+
 #include "converter/base/compiler.h"
 
 enum err_code {
@@ -39,11 +41,12 @@ enum err_exit {
 struct err {
     enum err_code code;
     char text[ERR_TEXT_MAX]; /* always terminated; a cut text ends in "..." */
+    bool whole;              /* nothing is put in front any more */
 };
 
-#define ERR_INIT   \
-    {              \
-        ERR_OK, "" \
+#define ERR_INIT          \
+    {                     \
+        ERR_OK, "", false \
     }
 
 /* Sets code and text unless `e` already holds an error. Returns -1. */
@@ -54,6 +57,9 @@ int err_set(struct err *e, enum err_code code, const char *fmt, ...)
 int err_sys(struct err *e, int errnum, const char *fmt, ...) ATTR_PRINTF(3, 4);
 /* Puts context in front of the text: "<context>: <text>". Returns -1. */
 int err_in(struct err *e, const char *fmt, ...) ATTR_PRINTF(2, 3);
+/* The text names its origin: what the subject was read for is no part of it,
+ * and err_in adds nothing more. Returns -1. */
+int err_whole(struct err *e);
 void err_reset(struct err *e);
 /* The exit code that a tool returns for this error. */
 int err_exit_code(const struct err *e);

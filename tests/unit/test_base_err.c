@@ -111,6 +111,23 @@ Test(err, names_cannot_drive_a_terminal)
     cr_assert_eq(strncmp(e.text, "?: tensor", 9), 0);
 }
 
+/* What names its own origin gets no other one. */
+Test(err, whole)
+{
+    struct err e = ERR_INIT;
+
+    cr_assert_eq(err_whole(&e), -1);
+    err_set(&e, ERR_INPUT, "holds 1 NaN");
+    err_in(&e, "'m'");
+    cr_assert_eq(err_whole(&e), -1);
+    cr_assert_eq(err_in(&e, "cannot write 'p'"), -1);
+    cr_assert_str_eq(e.text, "'m': holds 1 NaN");
+    err_reset(&e);
+    err_set(&e, ERR_IO, "full");
+    err_in(&e, "cannot write 'p'");
+    cr_assert_str_eq(e.text, "cannot write 'p': full");
+}
+
 Test(err, exit_codes)
 {
     static const struct {
