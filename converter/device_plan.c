@@ -62,17 +62,23 @@ static const struct mil_type *arg_type(const struct mil_function *f,
     return mil_arg(op, param) ? &mil_value(f, mil_arg(op, param))->type : NULL;
 }
 
-/* The op that makes an argument; NULL for inputs and literals. */
-static const struct mil_op *maker(const struct mil_function *f,
-                                  const struct mil_op *op, int param)
+/* The op that makes a value; NULL for inputs and literals. */
+static const struct mil_op *source(const struct mil_function *f,
+                                   const struct mil_value *v)
 {
-    const struct mil_value *v =
-        mil_arg(op, param) ? mil_value(f, mil_arg(op, param)) : NULL;
-
     return v && v->kind == MIL_V_RESULT && v->op >= 0 &&
                    (size_t)v->op < f->n_ops
                ? &f->ops[v->op]
                : NULL;
+}
+
+/* The same of an argument. */
+static const struct mil_op *maker(const struct mil_function *f,
+                                  const struct mil_op *op, int param)
+{
+    mil_ref r = mil_arg(op, param);
+
+    return r ? source(f, mil_value(f, r)) : NULL;
 }
 
 static bool made_by(const struct mil_function *f, const struct mil_op *op,
@@ -238,12 +244,37 @@ static void check_write(struct walk *w, const struct mil_op *op, int at)
         hit(w, DEV_ID_state_write_form, at);
 }
 
+static bool has_other_factors(double v)
+{
+    int64_t n = (int64_t)v;
+
+    while (n > 1 && n % 2 == 0)
+        n /= 2;
+    while (n > 1 && n % 3 == 0)
+        n /= 3;
+    return n > 1;
+}
+
 static void check_conv(struct walk *w, const struct mil_op *op, int at)
 {
     const struct mil_type *x = arg_type(w->f, op, 0);
+    int i = param_of(op, "strides");
+    const struct mil_const *s = i >= 0 ? mil_arg_const(w->f, op, i) : NULL;
+    int64_t n = s && s->bytes ? mil_type_elems(&s->type) : 0;
 
     if (x && x->rank == 5)
         hit(w, DEV_ID_conv_3d, at);
+    for (int64_t k = 0; k < n; k++)
+        if (has_other_factors(mil_const_double(s, k))) {
+            hit(w, DEV_ID_conv_stride, at);
+            return;
+        }
+}
+
+static void check_gather_nd(struct walk *w, const struct mil_op *op, int at)
+{
+    if (op->n_outs && mil_value(w->f, op->outs[0])->type.rank >= 3)
+        hit(w, DEV_ID_gather_nd, at);
 }
 
 static void check_kind(struct walk *w, const struct mil_op *op, int at)
@@ -254,6 +285,8 @@ static void check_kind(struct walk *w, const struct mil_op *op, int at)
     case MIL_OP_sigmoid:
     case MIL_OP_silu: hit(w, DEV_ID_sigmoid_coarse, at); break;
     case MIL_OP_gather: check_gather(w, op, at); break;
+    case MIL_OP_gather_nd: check_gather_nd(w, op, at); break;
+    case MIL_OP_linear: hit(w, DEV_ID_linear_layer, at); break;
     case MIL_OP_pow: check_pow(w, op, at); break;
     case MIL_OP_topk: hit(w, DEV_ID_topk, at); break;
     case MIL_OP_conv: check_conv(w, op, at); break;
@@ -267,17 +300,53 @@ static void check_kind(struct walk *w, const struct mil_op *op, int at)
     }
 }
 
-static void check_function(struct walk *w)
+static void check_inputs(struct walk *w)
+{
+    const struct mil_function *f = w->f;
+    bool ranges = false;
+
+    for (size_t i = 0; i < f->n_inputs; i++) {
+        const struct mil_value *v = mil_value(f, f->inputs[i]);
+        const struct mil_shapes *s = v->shapes;
+
+        if (!v->type.rank)
+            hit(w, DEV_ID_input_scalar, -1);
+        if (s && s->n > 1)
+            w->enumerated = true;
+        ranges = ranges || (s && !s->n);
+        if (s && !s->n && f->program->n_functions > 1)
+            hit(w, DEV_ID_range_functions, -1);
+    }
+    if (ranges && w->enumerated)
+        hit(w, DEV_ID_shapes_mixed, -1);
+}
+
+/* Whether a value is written to a state as it is. */
+static bool is_written(const struct mil_function *f, mil_ref r)
+{
+    for (size_t i = 0; i < f->n_ops; i++)
+        if (f->ops[i].code == MIL_OP_write_state && mil_arg(&f->ops[i], 1) == r)
+            return true;
+    return false;
+}
+
+static void check_results(struct walk *w)
 {
     const struct mil_function *f = w->f;
 
-    for (size_t i = 0; i < f->n_inputs; i++) {
-        const struct mil_shapes *s = mil_value(f, f->inputs[i])->shapes;
+    for (size_t i = 0; i < f->n_outputs; i++) {
+        mil_ref r = f->outputs[i];
+        const struct mil_value *v = mil_value(f, r);
+        const struct mil_op *m = source(f, v);
+        bool passed =
+            !m || m->code == MIL_OP_read_state || m->code == MIL_OP_const;
 
-        if (s && s->n > 1)
-            w->enumerated = true;
-        if (s && !s->n && f->program->n_functions > 1)
-            hit(w, DEV_ID_range_functions, -1);
+        for (size_t k = 0; k < i; k++)
+            passed = passed || f->outputs[k] == r;
+        if (passed)
+            hit(w, DEV_ID_output_passed, -1);
+        if (is_written(f, r))
+            hit(w, DEV_ID_output_written, -1);
     }
 }
 
@@ -287,7 +356,8 @@ int dev_plan(const struct mil_function *f, struct dev_plan *out, struct err *e)
 
     memset(out, 0, sizeof(*out));
     out->f = f;
-    check_function(&w);
+    check_inputs(&w);
+    check_results(&w);
     for (size_t i = 0; i < f->n_ops; i++) {
         const struct mil_op *op = &f->ops[i];
 

@@ -320,6 +320,114 @@ Test(device_plan, open_shapes)
     EXPECT("range_functions:1");
 }
 
+Test(device_plan, ranges_beside_lists)
+{
+    struct mil_type t = mil_type_make(MIL_F16, 2, (const int64_t[]){ 1, 8 });
+    struct mil_shapes range = { .first = t,
+                                .low = { 1, 1 },
+                                .high = { 1, 16 } };
+    struct mil_type list[2] = { t, t };
+    struct mil_shapes some = { .first = t, .n = 2, .list = list };
+    struct mil_function *f;
+
+    list[1].dims[1] = 16;
+    mb_input(&b, "second", MIL_F16, 2, (int64_t[]){ 1, 8 });
+    end(MB(&b, tanh, .x = x));
+    f = prog->functions[0];
+    cr_assert_eq(mil_set_shapes(f, f->inputs[0], &some, &err), 0);
+    EXPECT("");
+    cr_assert_eq(mil_set_shapes(f, f->inputs[1], &range, &err), 0);
+    EXPECT("shapes_mixed:1");
+}
+
+/* Built by hand: the builder refuses the rank. */
+Test(device_plan, scalars)
+{
+    struct mil_function *f;
+    mil_ref n = mb_input(&b, "n", MIL_I32, 1, (int64_t[]){ 1 });
+
+    end(MB(&b, tanh, .x = x));
+    f = prog->functions[0];
+    mil_value(f, n)->type.rank = 0;
+    EXPECT("input_scalar:1");
+}
+
+Test(device_plan, strides)
+{
+    mil_ref w = mb_data(&b, "w", ZEROS(MIL_F16, 8, 8, 1, 1));
+    mil_ref y = mb_f16(&b, 0);
+    static const int64_t strides[] = { 1, 2, 3, 6, 5, 10 };
+
+    for (int i = 0; i < 6; i++) {
+        mil_ref c = MB(&b, conv, .x = x, .weight = w,
+                       .strides = MB_INTS(&b, 1, strides[i]),
+                       .pad_type = mb_string(&b, "valid"),
+                       .pad = MB_INTS(&b, 0, 0, 0, 0),
+                       .dilations = MB_INTS(&b, 1, 1), .groups = mb_int(&b, 1));
+
+        y = MB(&b, add, .x = y,
+               .y = MB(&b, reduce_max, .x = c, .axes = MB_INTS(&b, 3),
+                       .keep_dims = mb_bool(&b, true)));
+    }
+    end(y);
+    EXPECT("conv_stride:2");
+}
+
+Test(device_plan, linear_layers)
+{
+    end(MB(&b, linear, .x = MB_RESHAPE(&b, x, 8, 16),
+           .weight = mb_data(&b, "w", ZEROS(MIL_F16, 4, 16))));
+    EXPECT("linear_layer:1");
+}
+
+Test(device_plan, gathers_by_several_indices)
+{
+    mil_ref ids = mb_input(&b, "ids", MIL_I32, 2, (int64_t[]){ 4, 1 });
+    mil_ref flat = MB_RESHAPE(&b, x, 8, 16);
+    mil_ref three = MB_RESHAPE(&b, x, 2, 4, 16);
+
+    flat =
+        MB(&b, gather_nd, .x = flat, .indices = ids,
+           .batch_dims = mb_int(&b, 0), .validate_indices = mb_bool(&b, false));
+    three =
+        MB(&b, gather_nd, .x = three, .indices = ids,
+           .batch_dims = mb_int(&b, 0), .validate_indices = mb_bool(&b, false));
+    end(MB(&b, add, .x = three, .y = flat));
+    EXPECT("gather_nd:1");
+}
+
+/* ---- outputs ---- */
+
+/* Built by hand: the builder puts an operation in between. */
+Test(device_plan, outputs_that_are_passed_on)
+{
+    struct mil_function *f;
+
+    mb_output(&b, "same", x);
+    end(MB(&b, tanh, .x = x));
+    f = prog->functions[0];
+    EXPECT("");
+    f->outputs[0] = f->outputs[1];
+    EXPECT("output_passed:1");
+    f->outputs[0] = f->inputs[0];
+    EXPECT("output_passed:1");
+}
+
+Test(device_plan, outputs_that_are_states)
+{
+    int64_t dims[] = { 1, 8, 1, 16 };
+    mil_ref s = mb_state(&b, "cache", 4, dims);
+    mil_ref read = MB(&b, read_state, .input = s);
+    mil_ref c = MB(&b, add, .x = read, .y = x);
+
+    MB(&b, write_state, .input = s, .data = c);
+    mb_output(&b, "read", MB(&b, tanh, .x = x));
+    end(c);
+    EXPECT("output_written:1");
+    prog->functions[0]->outputs[0] = read;
+    EXPECT("output_passed:1 output_written:1");
+}
+
 /* ---- states ---- */
 
 static mil_ref update(mil_ref cache, mil_ref rows)
