@@ -147,5 +147,6 @@ void t_pack_program(const char *pack, const char *model,
     unlink(to); /* the weights are read from the open file */
     write_program(pkg_program(p), to, fresh);
     pkg_close(p);
-    cr_assert_eq(rename(fresh, weights), 0);
+    if (io_exists(fresh)) /* a program without blobs has no weight file */
+        cr_assert_eq(rename(fresh, weights), 0);
 }
