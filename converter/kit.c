@@ -366,6 +366,8 @@ static int write_files(const struct kit *k, const char *dir, struct err *e)
     kit_json(k, &json);
     if (to && !buf_ok(&json, e) && !copy_tree(k->o->package, to, 0, e) &&
         !write_file(dir, "kit.json", json.data, json.len, e) &&
+        !write_file(dir, "README.md", kit_README_md, sizeof(kit_README_md),
+                    e) &&
         !write_file(dir, "check.py", kit_check_py, sizeof(kit_check_py), e))
         rc = write_file(dir, "check.swift", kit_check_swift,
                         sizeof(kit_check_swift), e);

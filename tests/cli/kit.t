@@ -20,10 +20,11 @@ python_of() {
 test_kit_is_complete() {
     kit k
     expect_no_out
-    expect_file k/kit.json k/check.py k/check.swift k/package/meta.yaml
+    expect_file k/kit.json k/README.md k/check.py k/check.swift k/package/meta.yaml
     expect_same "$(package)" k/package
     expect_same "$SRC/tools/kit/check.py" k/check.py
     expect_same "$SRC/tools/kit/check.swift" k/check.swift
+    expect_same "$SRC/tools/kit/README.md" k/README.md
     [ "$(json k/kit.json parts.1)" = qwen_FFN_PF_lut4_chunk_01of01 ] || fail "parts"
     [ "$(json k/kit.json prompts.0.calls.0.function)" = prefill ] || fail "prefill"
     [ "$(json k/kit.json prompts.0.calls.0.count)" = 64 ] || fail "count"

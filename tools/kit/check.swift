@@ -1,7 +1,7 @@
 // Asks a Mac what kit.json says of the package beside it, and answers in one
 // line: CONFIRMED or REFUTED.
 //
-//   swift check.swift [ne|gpu|all]
+//   swift -O check.swift [ne|gpu|all]
 //
 // Needs macOS 15 and Xcode's command-line tools, nothing else. Loads the
 // .mlmodelc where there is one and compiles the .mlpackage where there is not.
@@ -116,18 +116,32 @@ func integers(_ shape: [Int], _ values: [Int32]) throws -> MLMultiArray {
     return array
 }
 
+// Row by row, whatever the strides: outputs may be padded.
 func floats(_ array: MLMultiArray) -> [Float] {
-    return (0..<array.count).map { array[$0].floatValue }
+    return MLShapedArray<Float>(converting: array).scalars
 }
 
 final class Models {
     let folder: URL
     let units: MLComputeUnits
     var cache: [String: MLModel] = [:]
+    var compiled: [String: URL] = [:]
 
     init(_ folder: URL, _ units: MLComputeUnits) {
         self.folder = folder
         self.units = units
+    }
+
+    func place(_ stem: String) throws -> URL {
+        if let url = compiled[stem] {
+            return url
+        }
+        var url = folder.appendingPathComponent(stem + ".mlmodelc")
+        if !FileManager.default.fileExists(atPath: url.path) {
+            url = try MLModel.compileModel(at: folder.appendingPathComponent(stem + ".mlpackage"))
+        }
+        compiled[stem] = url
+        return url
     }
 
     func load(_ stem: String, _ function: String?) throws -> MLModel {
@@ -140,10 +154,7 @@ final class Models {
         if let function = function {
             configuration.functionName = function
         }
-        var url = folder.appendingPathComponent(stem + ".mlmodelc")
-        if !FileManager.default.fileExists(atPath: url.path) {
-            url = try MLModel.compileModel(at: folder.appendingPathComponent(stem + ".mlpackage"))
-        }
+        let url = try place(stem)
         do {
             let model = try MLModel(contentsOf: url, configuration: configuration)
             cache[key] = model
@@ -172,9 +183,10 @@ func lastRow(_ array: MLMultiArray) throws -> MLMultiArray {
     if rows == 1 {
         return array
     }
+    let values = floats(array)
     let row = try halves([1, 1, width])
     for i in 0..<width {
-        row[i] = array[(rows - 1) * width + i]
+        row[i] = NSNumber(value: values[(rows - 1) * width + i])
     }
     return row
 }
@@ -242,6 +254,7 @@ do {
     good = judge.good
     print(judge.line(system))
 } catch {
-    print("REFUTED: \(error); \(system)")
+    let why = "\(error)".split(whereSeparator: { $0.isNewline }).joined(separator: " ")
+    print("REFUTED: \(why); \(system)")
 }
 exit(good ? 0 : 1)
