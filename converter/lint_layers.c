@@ -104,54 +104,41 @@ static const char *state_of(const struct mil_function *f, uint8_t kind)
     return name;
 }
 
-/* An argument's value by name; 0: absent. */
-static mil_ref named(const struct mil_op *op, const char *param)
+/* Whether infer writes what one layer makes of one token: to a cache a single
+ * position. Caches that shift are written as a whole, too. */
+static bool is_layers(const struct mil_function *f, const struct mil_op *op,
+                      uint8_t kind)
 {
-    int i = mil_param_index(mil_op_info(op->code), param);
+    const struct mil_value *v =
+        mil_arg(op, 1) ? mil_value(f, mil_arg(op, 1)) : NULL;
+    const struct mil_op *update =
+        v && v->kind == MIL_V_RESULT && v->op >= 0 && (size_t)v->op < f->n_ops
+            ? &f->ops[v->op]
+            : NULL;
+    const struct mil_type *t;
 
-    return i >= 0 && op->args[i].n ? mil_arg(op, i) : 0;
+    if (kind == LINEAR)
+        return true;
+    if (!update || update->code != MIL_OP_slice_update || !mil_arg(update, 1))
+        return false;
+    t = &mil_value(f, mil_arg(update, 1))->type;
+    return t->rank == 4 && t->dims[2] == 1;
 }
 
-/* The op that makes an argument; NULL: none, or of another kind. */
-static const struct mil_op *maker(const struct mil_function *f,
-                                  const struct mil_op *op, const char *param,
-                                  enum mil_opcode code)
-{
-    mil_ref r = op ? named(op, param) : 0;
-    const struct mil_value *v = r ? mil_value(f, r) : NULL;
-
-    return v && v->kind == MIL_V_RESULT && v->op >= 0 &&
-                   f->ops[v->op].code == code
-               ? &f->ops[v->op]
-               : NULL;
-}
-
-/* A window that shifts moves what the state holds, once for all layers of a
- * chunk; what a layer writes is no slice of the state itself. */
-static bool only_moves(const struct mil_function *f, const struct mil_op *write)
-{
-    const struct mil_op *op = maker(f, write, "data", MIL_OP_slice_update);
-
-    op = maker(f, op, "update", MIL_OP_slice_by_size);
-    op = maker(f, op, "x", MIL_OP_read_state);
-    return op && named(op, "input") == named(write, "input");
-}
-
-/* What a function writes, in order: a byte a write, the kind of state. */
+/* What infer writes, in order: a byte a write, the kind of state. */
 static void add_writes(const struct mil_function *f, struct buf *out)
 {
     for (size_t i = 0; i < f->n_ops; i++) {
         const struct mil_op *op = &f->ops[i];
         const char *name;
 
-        if (op->code != MIL_OP_write_state || !mil_arg(op, 0) ||
-            only_moves(f, op))
+        if (op->code != MIL_OP_write_state || !mil_arg(op, 0))
             continue;
         name = mil_value(f, mil_arg(op, 0))->name;
         for (uint8_t k = 0; k < N_KINDS; k++) {
             const char *s = state_of(f, k);
 
-            if (s && !strcmp(s, name)) {
+            if (s && !strcmp(s, name) && is_layers(f, op, k)) {
                 buf_add(out, &k, 1);
                 break;
             }
@@ -198,17 +185,17 @@ static void compare_order(struct lint *l, const struct mil_function *f,
             said[merged(f, kinds[i])]++;
     for (size_t i = 0; i < writes->len; i++)
         done[is[i]]++;
-    for (int k = 0; k < N_KINDS; k++) {
-        if (!said[k] == !done[k] && (!said[k] || done[k] % said[k] == 0))
-            continue;
-        if (done[k] && done[k] < said[k])
+    for (uint8_t k = 0; k < N_KINDS; k++)
+        if ((said[k] && !state_of(f, k)) || (!said[k] && done[k])) {
+            lint_add(l, LINT_ID_meta_layer_order, "meta.yaml: layer_types",
+                     "%zu layers are '%s', %s", said[k], words[k],
+                     said[k] ? "and there is no state of such layers"
+                             : "the programs write the state of such layers");
+            return;
+        }
+    for (int k = 0; k < N_KINDS; k++)
+        if (said[k] && (!done[k] || done[k] % said[k]))
             return; /* several layers by one write: nothing is known */
-        lint_add(l, LINT_ID_meta_layer_order, "meta.yaml: layer_types",
-                 "%zu layers are '%s', the programs write such a state %zu "
-                 "times",
-                 said[k], words[k], done[k]);
-        return;
-    }
     for (int64_t i = 0; i < n; i++) {
         uint8_t k = kinds[i] < N_KINDS ? merged(f, kinds[i]) : N_KINDS;
 

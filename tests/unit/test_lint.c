@@ -1017,6 +1017,8 @@ static void expect_sound(const char *name, const char *warnings)
 
 Test(lint, packages_of_every_family)
 {
+    struct lint_report r;
+
     T_PACK_MAKE("llama", .arch = "llama", .like = "tiny", .lut = "6");
     expect_sound("llama", "part_compiled_missing");
     T_PACK_MAKE("q35", .arch = "qwen3_5", .like = "tiny", .lut = "4",
@@ -1025,6 +1027,16 @@ Test(lint, packages_of_every_family)
                         "state_shapes");
     T_PACK_MAKE("g4", .arch = "gemma4", .like = "tiny", .chunks = 2);
     expect_sound("g4", "part_compiled_missing runtime_extended state_shapes");
+    /* A local cache that shifts is written before the layers, too. */
+    T_PACK_MAKE("base", .arch = "gemma4", .like = "tiny", .ctx = 128,
+                .chunks = 2);
+    expect_sound("base", "part_compiled_missing runtime_extended state_shapes");
+    t_pack_copy("base", "p");
+    t_pack_edit("p", "meta.yaml", "sliding, sliding, full",
+                "sliding, full, sliding");
+    r = lint("p");
+    cr_expect(has(&r, LINT_ID_meta_layer_order));
+    lint_release(&r);
     T_PACK_MAKE("g3", .arch = "gemma3", .like = "tiny", .ctx = 128);
     expect_sound("g3", "part_compiled_missing state_shapes");
 }
