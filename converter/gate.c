@@ -11,6 +11,7 @@
 
 #include "converter/base/io.h"
 #include "converter/base/num.h"
+#include "converter/gate_embed.h"
 #include "converter/gate_judge.h"
 #include "converter/gate_metrics.h"
 #include "converter/gate_noise.h"
@@ -330,6 +331,24 @@ static int compare_weights(struct gate *g, struct err *e)
     return g->src && !g->beside
                ? gate_weights_compare(g->src, g->o->ckpt, g->o->par, g->o->log,
                                       &g->r->weights, e)
+               : 0;
+}
+
+/* Tokens whose embeddings are compared. */
+#define EMBED_TOKENS 64
+
+static int compare_embeddings(struct gate *g, struct err *e)
+{
+    size_t n = g->prompts->lengths[0];
+    struct oracle *o = judge_of(g);
+
+    if (!o)
+        return 0;
+    return oracle_reset(o, e) ||
+                   gate_embed_compare(g->pkg, o, g->prompts->ids[0],
+                                      n < EMBED_TOKENS ? n : EMBED_TOKENS,
+                                      &g->r->embeddings, e)
+               ? -1
                : 0;
 }
 
@@ -773,7 +792,8 @@ static int run(const struct gate_options *o, struct prompts *prompts,
         gate_judge(r);
         rc = 0;
     } else if (!open_all(&g, e) && !compare_weights(&g, e) &&
-               !begin_logits(&g, e) && !run_prompts(&g, e)) {
+               !compare_embeddings(&g, e) && !begin_logits(&g, e) &&
+               !run_prompts(&g, e)) {
         take_figures(&g);
         gate_judge(r);
         rc = measure_noise(&g, e);

@@ -111,6 +111,7 @@ struct gate_result {
     bool sourced;           /* the package says what its constants hold */
     double prefill_infer_max_diff, max_abs_logit;
     bool crossed_batch, reached_end;
+    double embeddings;     /* distance from the oracle's: see gate_embed.h */
     bool judged;           /* there was an oracle */
     bool recurrent;        /* the states cannot be rewound */
     bool experts;          /* of which the model chooses */

@@ -78,6 +78,12 @@ static double noisy_psnr(const struct gate_result *r)
     return r->noise.psnr_min - 20 * log10(share(r));
 }
 
+/* Rows of embeddings: one or two roundings to fp16, which in the mean square
+ * stay below 2^-11 each, and what the hardware flushes to zero; none in f32. */
+#define EMBED_F32 1e-5
+#define EMBED_FP16 1e-3
+#define EMBED_ANE 1e-2
+
 /* ---- groups of checks ---- */
 
 /* What compression may cost, by the narrowest width: mean KL divergence in
@@ -274,6 +280,11 @@ void gate_judge(struct gate_result *r)
         judge_recurrent(r);
     if (r->judged && r->compressed)
         judge_loss(r);
+    if (r->judged)
+        check(r, "embeddings_distance", r->embeddings, false,
+              is_f32(r)                ? EMBED_F32
+              : r->profile == RUN_FP16 ? EMBED_FP16
+                                       : EMBED_ANE);
     decide(r);
 }
 

@@ -304,6 +304,11 @@ int64_t package_vocab(const struct package *p)
     return p->vocab;
 }
 
+int64_t package_hidden(const struct package *p)
+{
+    return p->hidden;
+}
+
 unsigned package_forms(const struct package *p)
 {
     return p->forms;
@@ -738,4 +743,20 @@ int package_feed(struct package *p, const int32_t *tokens, size_t n,
                    package_infer(p, tokens + n - 1, 1, logits, e)
                ? -1
                : 0;
+}
+
+int package_embed(struct package *p, const int32_t *tokens, size_t n,
+                  float *rows, struct err *e)
+{
+    size_t batch = (size_t)p->meta.batch_size, width = (size_t)p->hidden;
+
+    for (size_t at = 0, m; at < n; at += m) {
+        struct pass a = { .p = p, .tokens = 1 };
+
+        a.n = m = n - at < batch ? n - at : batch;
+        if (embed(&a, tokens + at, e))
+            return -1;
+        memcpy(rows + at * width, p->stream, m * width * sizeof(float));
+    }
+    return 0;
 }

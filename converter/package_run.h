@@ -65,6 +65,10 @@ int package_feed(struct package *p, const int32_t *tokens, size_t n,
  * with the same results. */
 int package_infer(struct package *p, const int32_t *tokens, size_t n,
                   float *logits, struct err *e) ATTR_MUST_USE;
+/* The embeddings [n, hidden] of tokens alone: states and position stay. */
+int package_embed(struct package *p, const int32_t *tokens, size_t n,
+                  float *rows, struct err *e) ATTR_MUST_USE;
+int64_t package_hidden(const struct package *p);
 int64_t package_position(const struct package *p);
 
 #endif

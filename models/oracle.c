@@ -287,3 +287,17 @@ int oracle_feed(struct oracle *o, const int32_t *tokens, size_t n,
     }
     return 0;
 }
+
+int oracle_embed(struct oracle *o, const int32_t *tokens, size_t n, float *x,
+                 struct err *e)
+{
+    if (check_tokens(o, tokens, n, e))
+        return -1;
+    for (size_t done = 0; done < n; done += o->n) {
+        o->tokens = tokens + done;
+        o->n = n - done < ORACLE_PASS ? n - done : ORACLE_PASS;
+        if (o->ops->embed(o, x + done * (size_t)o->hp.hidden, e))
+            return -1;
+    }
+    return 0;
+}

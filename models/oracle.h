@@ -40,6 +40,9 @@ struct oracle_out {
 /* Appends n tokens to the context and computes them in one pass. */
 int oracle_feed(struct oracle *o, const int32_t *tokens, size_t n,
                 const struct oracle_out *out, struct err *e) ATTR_MUST_USE;
+/* The embeddings x [n, hidden] of tokens alone; the context stays as it is. */
+int oracle_embed(struct oracle *o, const int32_t *tokens, size_t n, float *x,
+                 struct err *e) ATTR_MUST_USE;
 int64_t oracle_positions(const struct oracle *o); /* fed so far */
 int64_t oracle_layers(const struct oracle *o);
 

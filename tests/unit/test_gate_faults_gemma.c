@@ -186,6 +186,12 @@ static void embedding_scale_doubled(struct mil_function *f)
     tg_set(f, tg_op(f, MIL_OP_mul, "", 0), "y", 0, tg_half(f, 2 * 1.3671875f));
 }
 
+/* The root of 120 as it is, not rounded to bf16: 0.15 % more. */
+static void embedding_scale_unrounded(struct mil_function *f)
+{
+    tg_set(f, tg_op(f, MIL_OP_mul, "", 0), "y", 0, tg_half(f, 10.954451f / 8));
+}
+
 /* ---- experts ---- */
 
 static void one_expert_fewer(struct mil_function *f)
@@ -318,6 +324,8 @@ static const struct tf_fault odd_faults[] = {
       "cosine_min" },
     { "embedding scale doubled", CV_EMBEDDINGS, 0, embedding_scale_doubled,
       NULL, "cosine_min" },
+    { "embedding scale unrounded", CV_EMBEDDINGS, 0, embedding_scale_unrounded,
+      NULL, "embeddings_distance" },
 };
 
 Test(gate_faults_gemma, keys_as_values)

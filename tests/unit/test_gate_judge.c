@@ -88,6 +88,9 @@ Test(judge, every_limit)
         r.decode_steps = 255;
         fails(r, "decode_steps");
         r = good(both[i]);
+        r.embeddings = f32 ? 1.1e-5 : 1.1e-3;
+        fails(r, "embeddings_distance");
+        r = good(both[i]);
         r.bytes.finite = false;
         fails(r, "finite");
     }
