@@ -266,7 +266,8 @@ static int write_part(struct cv_job *j, struct cv_part *part, const char *dir,
     struct pkg_options po = { .log = j->opt.log,
                               .stage = "convert",
                               .progress_base = base,
-                              .progress_total = total };
+                              .progress_total = total,
+                              .threads = par_width(j->opt.par) > 1 };
     struct cv_program prog;
     int rc;
 

@@ -562,7 +562,7 @@ static int check_expert_bytes(const struct cv_job *j, struct err *e)
  * Tokenizers are parsed and dropped before the weights are read. */
 #define MEMORY_PROCESS 8000000
 #define MEMORY_LAYER 750000 /* program, message and read-back of a layer */
-#define MEMORY_BLOCK 9000000
+#define MEMORY_BLOCK 11000000
 #define MEMORY_WORKER 5000000
 #define MEMORY_CACHE 6000000 /* pieces that are hashed, blocks of an entry */
 #define MEMORY_TOKENIZER 8   /* times its text */

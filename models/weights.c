@@ -445,8 +445,7 @@ static int raw_elems(const struct entry *en, uint64_t first, uint64_t n,
             return -1;
         i += m;
     }
-    for (uint64_t i = 0; i < n; i++) /* file order to host order */
-        dst[i] = load_le16(&dst[i]);
+    num_order_le16(dst, (size_t)n);
     return 0;
 }
 

@@ -26,6 +26,7 @@
 struct failure {
     uint64_t at; /* weight within the block; UINT64_MAX: none */
     uint16_t bits;
+    struct err err; /* the rows from there on could not be read */
 };
 
 struct qz_linear {
@@ -299,6 +300,7 @@ static bool load_row(struct qz_linear *l, uint64_t row, struct failure *fail)
         if (row * cols + bad < fail->at) {
             fail->at = row * cols + bad;
             fail->bits = v[bad];
+            err_reset(&fail->err);
         }
         return false;
     }
@@ -331,12 +333,31 @@ static void row_errors(const struct qz_linear *l, uint64_t row,
     }
 }
 
+/* Each worker reads its own. */
+static bool read_some(struct qz_linear *l, uint64_t begin, uint64_t end,
+                      struct failure *fail)
+{
+    struct err err = ERR_INIT;
+    uint64_t cols = l->src.cols;
+
+    if (l->src.read_rows(l->src.cookie, l->loaded * l->block_rows + begin,
+                         end - begin, l->values + begin * cols, &err) == 0)
+        return true;
+    if (begin * cols < fail->at) {
+        fail->at = begin * cols;
+        fail->err = err;
+    }
+    return false;
+}
+
 static void do_rows(void *arg, uint64_t begin, uint64_t end, int worker)
 {
     struct qz_linear *l = arg;
     uint64_t first = l->loaded * l->block_rows, b;
     size_t cols = (size_t)l->src.cols;
 
+    if (!read_some(l, begin, end, &l->failures[worker]))
+        return;
     for (; begin < end; begin++) {
         f16_t *scales =
             l->whole ? l->scales : l->scales + (first + begin) * l->per_row;
@@ -368,24 +389,26 @@ static int first_failure(const struct qz_linear *l, uint64_t row, struct err *e)
             f = &l->failures[i];
     if (f->at == UINT64_MAX)
         return 0;
+    if (f->err.code)
+        return err_copy(e, &f->err);
     return err_set(e, ERR_INPUT,
                    "weight at row %" PRIu64 ", column %" PRIu64 " is %s",
                    row + f->at / l->src.cols, f->at % l->src.cols,
                    qz_bad_name(f->bits, l->src.format));
 }
 
-/* Rows of a block into `values`, and their importances. */
-static int read_rows(struct qz_linear *l, uint64_t block, struct err *e)
+/* Sets how many rows a block has, and reads their importances. */
+static int begin_block(struct qz_linear *l, uint64_t block, struct err *e)
 {
     uint64_t row = block * l->block_rows;
     int i;
 
     l->rows =
         l->src.rows - row < l->block_rows ? l->src.rows - row : l->block_rows;
-    for (i = 0; i < l->workers; i++)
+    for (i = 0; i < l->workers; i++) {
         l->failures[i].at = UINT64_MAX;
-    if (l->src.read_rows(l->src.cookie, row, l->rows, l->values, e))
-        return -1;
+        err_reset(&l->failures[i].err);
+    }
     return l->importance != NULL
                ? l->src.read_importance(l->src.cookie, row, l->rows,
                                         l->importance, e)
@@ -399,7 +422,9 @@ static int whole_scale(struct qz_linear *l, struct err *e)
     uint64_t b, r;
 
     for (b = 0; b < l->blocks; b++) {
-        if (read_rows(l, b, e))
+        if (begin_block(l, b, e) ||
+            l->src.read_rows(l->src.cookie, b * l->block_rows, l->rows,
+                             l->values, e))
             return -1;
         for (r = 0; r < l->rows; r++) {
             float m = load_row(l, r, &l->failures[0])
@@ -451,7 +476,7 @@ static int load_block(struct qz_linear *l, uint64_t block, struct err *e)
         return 0;
     l->loaded = l->blocks;
     if ((l->whole && !l->have_scale && whole_scale(l, e)) ||
-        read_rows(l, block, e))
+        begin_block(l, block, e))
         return -1;
     l->loaded = block;
     par_for(l->par, l->rows, CHUNK / l->src.cols + 1, do_rows, l);

@@ -252,7 +252,26 @@ static int report_group(const struct qz_palette *p, uint64_t g, struct err *e)
                   (g + 1) * p->group - 1);
 }
 
-/* One small group of the block: by clustering, or from its table. */
+/* Rows of groups of the block into `values`. Each worker reads its own: reading
+ * costs a tenth of clustering, and waits for the disk. */
+static bool read_groups(struct qz_palette *p, uint64_t begin, uint64_t end,
+                        struct failure *fail)
+{
+    uint64_t g = p->first_group + begin;
+    struct err err = ERR_INIT;
+
+    if (p->src.read_rows(p->src.cookie, g * p->group, (end - begin) * p->group,
+                         p->values + begin * p->group_weights, &err) == 0)
+        return true;
+    if (g < fail->group) {
+        fail->group = g;
+        fail->read = true;
+        fail->err = err;
+    }
+    return false;
+}
+
+/* Small groups of the block: by clustering, or from their tables. */
 static void do_groups(void *arg, uint64_t begin, uint64_t end, int worker)
 {
     struct qz_palette *p = arg;
@@ -262,6 +281,8 @@ static void do_groups(void *arg, uint64_t begin, uint64_t end, int worker)
     size_t n = (size_t)p->group_weights, bad;
     uint64_t i;
 
+    if (!read_groups(p, begin, end, fail))
+        return;
     for (i = begin; i < end; i++) {
         uint64_t g = p->first_group + i;
         const uint16_t *v = p->values + i * n;
@@ -279,6 +300,7 @@ static void do_groups(void *arg, uint64_t begin, uint64_t end, int worker)
                      p->indices + i * n, &p->results[i], &bad, &err) &&
             g < fail->group) {
             fail->group = g;
+            fail->read = false;
             fail->bad = bad;
             fail->bits = bad < n ? v[bad] : 0;
             fail->err = err;
@@ -297,34 +319,68 @@ static int first_failure(const struct qz_palette *p, struct err *e)
             first = &p->failures[i];
     if (first->group == UINT64_MAX)
         return 0;
-    if (first->bad < p->group_weights)
+    if (!first->read && first->bad < p->group_weights)
         return report_bad(p, first->group * p->group, first->bad, first->bits,
                           e);
-    err_set(e, first->err.code, "%s", first->err.text);
-    return report_group(p, first->group, e);
+    (void)err_copy(e, &first->err);
+    return first->read ? -1 : report_group(p, first->group, e);
 }
 
-static int read_block(struct qz_palette *p, uint64_t row, uint64_t rows,
-                      struct err *e)
+static void forget_failures(struct qz_palette *p)
 {
-    if (p->src.read_rows(p->src.cookie, row, rows, p->values, e))
-        return -1;
+    for (int w = 0; w < p->workers; w++)
+        p->failures[w].group = UINT64_MAX;
+}
+
+static int read_importance(struct qz_palette *p, uint64_t row, uint64_t rows,
+                           struct err *e)
+{
     return p->importance != NULL
                ? p->src.read_importance(p->src.cookie, row, rows, p->importance,
                                         e)
                : 0;
 }
 
+/* Some rows of a stretch of a large group. */
+static void do_read(void *arg, uint64_t begin, uint64_t end, int worker)
+{
+    struct qz_palette *p = arg;
+    struct failure *fail = &p->failures[worker];
+    struct err err = ERR_INIT;
+
+    if (p->src.read_rows(p->src.cookie, p->read_row + begin, end - begin,
+                         p->values + begin * p->src.cols, &err) == 0 ||
+        begin >= fail->group)
+        return;
+    fail->group = begin;
+    fail->read = true;
+    fail->err = err;
+}
+
+static int read_values(struct qz_palette *p, uint64_t row, uint64_t rows,
+                       struct err *e)
+{
+    forget_failures(p);
+    p->read_row = row;
+    par_for(p->par, rows, PIECE / p->src.cols + 1, do_read, p);
+    return first_failure(p, e);
+}
+
+static int read_block(struct qz_palette *p, uint64_t row, uint64_t rows,
+                      struct err *e)
+{
+    return read_values(p, row, rows, e) || read_importance(p, row, rows, e) ? -1
+                                                                            : 0;
+}
+
 static int small_block(struct qz_palette *p, uint64_t row, uint64_t rows,
                        struct err *e)
 {
     uint64_t n = rows / p->group, i;
-    int w;
 
     p->first_group = row / p->group;
-    for (w = 0; w < p->workers; w++)
-        p->failures[w].group = UINT64_MAX;
-    if (read_block(p, row, rows, e))
+    forget_failures(p);
+    if (read_importance(p, row, rows, e))
         return -1;
     par_for(p->par, n, PIECE / 8 / p->group_weights + 1, do_groups, p);
     if (first_failure(p, e))
@@ -438,7 +494,7 @@ static int each_stretch(struct qz_palette *p, uint64_t g, void *arg,
 static int add_importance(struct qz_palette *p, uint64_t row, uint64_t rows,
                           void *sum, struct err *e)
 {
-    if (p->src.read_importance(p->src.cookie, row, rows, p->importance, e))
+    if (read_importance(p, row, rows, e))
         return -1;
     *(double *)sum +=
         qz_importance_sum(p->importance, (size_t)(rows * p->src.cols));
@@ -530,7 +586,7 @@ static int large_block(struct qz_palette *p, uint64_t row, uint64_t rows,
             return -1;
     if (p->src.moment != NULL
             ? read_block(p, row, rows, e) || palette_feed_tiles(p, row, rows, e)
-            : p->src.read_rows(p->src.cookie, row, rows, p->values, e))
+            : read_values(p, row, rows, e))
         return -1;
     /* The pieces of each group that has rows here. */
     for (; row < end; row += n) {

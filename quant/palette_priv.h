@@ -9,6 +9,7 @@
 /* The first error of one worker. */
 struct failure {
     uint64_t group; /* UINT64_MAX: none */
+    bool read;      /* its rows could not be read */
     size_t bad;     /* place in the group of a value that is not finite */
     uint16_t bits;
     struct err err;
@@ -33,6 +34,7 @@ struct qz_palette {
     bool working;
     uint64_t block;       /* the one in `packed`; `blocks` if none */
     uint64_t first_group; /* of the block in work */
+    uint64_t read_row;    /* the first of those that are read */
     uint64_t weights;     /* in the block in work */
     uint16_t *values;
     float *importance; /* of the values; NULL: all alike */

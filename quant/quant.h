@@ -86,8 +86,9 @@ void qz_unpack(uint8_t *indices, const uint8_t *src, size_t first, size_t n,
 /*
  * A palettized matrix that is computed while it is read.
  *
- * `read_rows` yields rows [row, row + n) as bit patterns in `format`.
- * Threads: one caller at a time; groups inside a block run on `par`.
+ * `read_rows` yields rows [row, row + n) as bit patterns in `format`; it is
+ * called for several stretches at once. Threads: one caller at a time; groups
+ * inside a block run on `par`, the other callbacks in the caller's thread.
  */
 struct qz_source {
     uint64_t rows, cols;

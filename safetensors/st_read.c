@@ -51,40 +51,6 @@ static int wrong_dtype(const struct st_tensor *t, const char *allowed,
                    t->name, st_dtype_name(t->dtype), allowed);
 }
 
-static bool host_is_little(void)
-{
-    const uint16_t one = 1;
-    unsigned char low;
-
-    memcpy(&low, &one, 1);
-    return low == 1;
-}
-
-/* Puts 2- or 4-byte elements that were read as they stand into host order. */
-static void order_16(void *p, size_t n)
-{
-    unsigned char *b = p;
-
-    if (host_is_little())
-        return;
-    for (size_t i = 0; i < n; i++) {
-        uint16_t v = load_le16(b + 2 * i);
-        memcpy(b + 2 * i, &v, 2);
-    }
-}
-
-static void order_32(void *p, size_t n)
-{
-    unsigned char *b = p;
-
-    if (host_is_little())
-        return;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t v = load_le32(b + 4 * i);
-        memcpy(b + 4 * i, &v, 4);
-    }
-}
-
 int st_read_f32(const struct st *s, const struct st_tensor *t, uint64_t first,
                 size_t n, float *dst, struct err *e)
 {
@@ -99,7 +65,7 @@ int st_read_f32(const struct st *s, const struct st_tensor *t, uint64_t first,
     if (t->dtype == ST_F32) {
         if (st_read_bytes(s, t, first * 4, dst, n * 4, e))
             return -1;
-        order_32(dst, n);
+        num_order_le32(dst, n);
         return 0;
     }
     while (n) {
@@ -129,7 +95,7 @@ int st_read_f16(const struct st *s, const struct st_tensor *t, uint64_t first,
     if (t->dtype == ST_F16) {
         if (st_read_bytes(s, t, first * 2, dst, n * 2, e))
             return -1;
-        order_16(dst, n);
+        num_order_le16(dst, n);
         return 0;
     }
     while (n) {
@@ -175,7 +141,7 @@ int st_read_i32(const struct st *s, const struct st_tensor *t, uint64_t first,
     if (t->dtype == ST_I32) {
         if (st_read_bytes(s, t, first * 4, dst, n * 4, e))
             return -1;
-        order_32(dst, n);
+        num_order_le32(dst, n);
         return 0;
     }
     while (n) {

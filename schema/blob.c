@@ -4,8 +4,10 @@
  * The writer never holds a blob: bytes go through one buffer, are hashed on
  * the way and, where a blob of the same type, size and hash is already there,
  * compared with it and taken back. What is shared is therefore equal, not
- * merely equal in hash. Not done here: packing sub-byte elements (sources
- * deliver packed bytes) and choosing what becomes a blob (encode.c).
+ * merely equal in hash. With threads, a piece is hashed and written while the
+ * source makes the next one, and what is written goes to the disk meanwhile.
+ * Not done here: packing sub-byte elements (sources deliver packed bytes) and
+ * choosing what becomes a blob (encode.c).
  */
 #include "schema/blob.h"
 
@@ -14,6 +16,7 @@
 
 #include "converter/base/hash.h"
 #include "converter/base/num.h"
+#include "converter/base/task.h"
 
 #define RECORD_BYTES 64u
 #define HEADER_BYTES 64u
@@ -24,6 +27,8 @@
  * machine. The first block of a blob also holds the gap and the record. */
 #define CHUNK ((size_t)2 << 20)
 #define COMPARE ((size_t)256 << 10)
+/* Bytes between two syncs of a file that is being written. */
+#define SYNC ((uint64_t)32 << 20)
 #define HEAD_MAX (BLOB_ALIGN + RECORD_BYTES)
 
 static const uint8_t codes[MIL_DTYPE_COUNT] = {
@@ -59,13 +64,26 @@ struct source {
     uint64_t offset;
 };
 
+/* A piece on its way into the file. */
+struct piece {
+    struct blob_writer *w;
+    const uint8_t *p;
+    size_t n;
+    struct err err;
+};
+
 struct blob_writer {
     char *path;
     struct io_out out;
     bool opened;
     struct blob_options o;
-    uint8_t *buf;   /* HEAD_MAX + CHUNK */
-    uint8_t *other; /* COMPARE */
+    uint8_t *buf;    /* HEAD_MAX + CHUNK */
+    uint8_t *second; /* CHUNK, with threads: filled while buf is written */
+    uint8_t *other;  /* COMPARE */
+    struct task *writer, *syncer; /* NULL: without threads */
+    struct piece piece;           /* at work in `writer` */
+    uint64_t synced;
+    struct err sync_err;
     struct hash_state *hash, *identity;
     struct content *contents; /* open addressing */
     size_t n_contents, cap_contents;
@@ -84,6 +102,16 @@ static uint64_t mix(uint64_t v)
     return v;
 }
 
+static int start_threads(struct blob_writer *w, struct err *e)
+{
+    w->second = mem_alloc_aligned(CHUNK, 1, e);
+    if (!w->second)
+        return -1;
+    w->writer = task_new(e);
+    w->syncer = w->writer ? task_new(e) : NULL;
+    return w->syncer ? 0 : -1;
+}
+
 struct blob_writer *blob_writer_new(const char *path,
                                     const struct blob_options *o, struct err *e)
 {
@@ -100,7 +128,8 @@ struct blob_writer *blob_writer_new(const char *path,
     w->other = mem_alloc_aligned(COMPARE, 1, e);
     w->hash = hash_new(e);
     w->identity = hash_new(e);
-    if (!w->path || !w->buf || !w->other || !w->hash || !w->identity) {
+    if (!w->path || !w->buf || !w->other || !w->hash || !w->identity ||
+        (w->o.threads && start_threads(w, e))) {
         blob_writer_free(w);
         return NULL;
     }
@@ -127,9 +156,12 @@ void blob_writer_free(struct blob_writer *w)
 {
     if (!w)
         return;
+    task_free(w->writer);
+    task_free(w->syncer);
     io_out_release(&w->out);
     mem_free(w->path);
     mem_free(w->buf);
+    mem_free(w->second);
     mem_free(w->other);
     hash_free(w->hash);
     hash_free(w->identity);
@@ -361,36 +393,90 @@ static int put_small(struct blob_writer *w, const struct input *in,
     return tell(w, n, e);
 }
 
+static void write_piece(void *arg)
+{
+    struct piece *k = arg;
+
+    if (!io_out_write(&k->w->out, k->p, k->n, &k->err))
+        hash_add(k->w->hash, k->p, k->n);
+}
+
+/* Waits for the piece at work. */
+static int end_piece(struct blob_writer *w, struct err *e)
+{
+    task_wait(w->writer);
+    return w->piece.err.code ? err_copy(e, &w->piece.err) : 0;
+}
+
+static void sync_file(void *arg)
+{
+    struct blob_writer *w = arg;
+
+    if (io_out_sync(&w->out, &w->sync_err))
+        w->synced = UINT64_MAX; /* once is enough */
+}
+
+/* So that little is left to wait for at the end. A failure is told there: the
+ * system tells it once. */
+static void sync_some(struct blob_writer *w)
+{
+    if (!w->syncer || task_busy(w->syncer) || w->synced == UINT64_MAX ||
+        w->out.pos - w->synced < SYNC)
+        return;
+    w->synced = w->out.pos;
+    task_start(w->syncer, sync_file, w);
+}
+
+/* All bytes, behind each other. */
+static int put_pieces(struct blob_writer *w, const struct input *in,
+                      struct err *e)
+{
+    uint8_t *room = w->buf;
+    uint64_t at;
+    size_t n;
+
+    err_reset(&w->piece.err);
+    for (at = 0; at < in->bytes; at += n) {
+        const uint8_t *p;
+
+        n = in->bytes - at < CHUNK ? (size_t)(in->bytes - at) : CHUNK;
+        p = fetch(in, at, room, n, e);
+        if (end_piece(w, e) || !p)
+            return -1;
+        sync_some(w);
+        w->piece = (struct piece){ w, p, n, ERR_INIT };
+        task_start(w->writer, write_piece, &w->piece);
+        if (tell(w, n, e)) {
+            task_wait(w->writer);
+            return -1;
+        }
+        if (w->second)
+            room = room == w->buf ? w->second : w->buf;
+    }
+    return end_piece(w, e);
+}
+
 /* Any other: written first, and taken back if it was there already. */
 static int put_large(struct blob_writer *w, const struct input *in,
                      uint64_t *offset, struct err *e)
 {
-    uint64_t before = w->out.pos, at, data;
-    size_t n, head = put_head(w, in, w->buf + HEAD_MAX);
+    uint64_t before = w->out.pos, data;
+    size_t head = put_head(w, in, w->buf + HEAD_MAX);
     struct hash128 h;
     int same;
 
     data = before + head;
     hash_reset(w->hash);
-    if (io_out_write(&w->out, w->buf + HEAD_MAX - head, head, e))
+    if (io_out_write(&w->out, w->buf + HEAD_MAX - head, head, e) ||
+        put_pieces(w, in, e))
         return -1;
-    for (at = 0; at < in->bytes; at += n) {
-        const uint8_t *p;
-
-        n = in->bytes - at < CHUNK ? (size_t)(in->bytes - at) : CHUNK;
-        p = fetch(in, at, w->buf, n, e);
-        if (!p || io_out_write(&w->out, p, n, e))
-            return -1;
-        hash_add(w->hash, p, n);
-        if (tell(w, n, e))
-            return -1;
-    }
     h = hash_get(w->hash);
     same = find_equal(w, in, h, NULL, data, offset, e);
     if (same < 0)
         return -1;
     if (same) {
         w->shared++;
+        w->synced = w->synced < before ? w->synced : before;
         return io_out_truncate(&w->out, before, e);
     }
     *offset = data - RECORD_BYTES;
@@ -511,6 +597,9 @@ int blob_writer_finish(struct blob_writer *w, struct blob_totals *out,
     out->bytes = w->out.pos;
     store_le32(header, (uint32_t)w->n_contents);
     store_le32(header + 4, STORAGE_VERSION);
+    task_wait(w->syncer);
+    if (w->sync_err.code)
+        return err_copy(e, &w->sync_err);
     if (io_out_write_at(&w->out, header, sizeof(header), 0, e))
         return -1;
     return io_out_finish(&w->out, e);

@@ -29,6 +29,7 @@ struct blob_options {
     const struct log *log;
     const char *stage; /* progress name; NULL: none */
     uint64_t progress_base, progress_total;
+    bool threads; /* write and sync while sources are read */
 };
 
 struct blob_totals {

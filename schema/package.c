@@ -113,7 +113,7 @@ static int write_all(const struct places *at, const struct mil_program *p,
                      const struct pkg_options *o, struct pkg_written *out,
                      struct err *e)
 {
-    struct blob_options bo = { NULL, NULL, 0, 0 };
+    struct blob_options bo = { 0 };
     struct blob_totals totals;
     struct blob_writer *w;
     struct buf model = BUF_INIT;
@@ -124,6 +124,7 @@ static int write_all(const struct places *at, const struct mil_program *p,
         bo.stage = o->stage;
         bo.progress_base = o->progress_base;
         bo.progress_total = o->progress_total;
+        bo.threads = o->threads;
     }
     w = blob_writer_new(at->weight_file, &bo, e);
     if (!w)

@@ -31,6 +31,7 @@ struct pkg_options {
     const struct log *log;
     const char *stage;                      /* progress name; NULL: none */
     uint64_t progress_base, progress_total; /* bytes of blobs */
+    bool threads; /* write while constants are read: from one thread */
 };
 
 /* Creates directory `path` (must not exist; suffix .mlpackage) and removes it

@@ -141,6 +141,13 @@ int err_whole(struct err *e)
     return -1;
 }
 
+int err_copy(struct err *e, const struct err *from)
+{
+    if (e->code == ERR_OK)
+        *e = *from;
+    return -1;
+}
+
 void err_reset(struct err *e)
 {
     e->code = ERR_OK;

@@ -60,6 +60,8 @@ int err_in(struct err *e, const char *fmt, ...) ATTR_PRINTF(2, 3);
 /* The text names its origin: what the subject was read for is no part of it,
  * and err_in adds nothing more. Returns -1. */
 int err_whole(struct err *e);
+/* All that another error holds, unless `e` already holds one. Returns -1. */
+int err_copy(struct err *e, const struct err *from);
 void err_reset(struct err *e);
 /* The exit code that a tool returns for this error. */
 int err_exit_code(const struct err *e);

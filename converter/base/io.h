@@ -97,6 +97,8 @@ int io_out_truncate(struct io_out *o, uint64_t pos,
                     struct err *e) ATTR_MUST_USE;
 int io_out_read_at(struct io_out *o, void *dst, size_t n, uint64_t offset,
                    struct err *e) ATTR_MUST_USE;
+/* fsync; while it runs another thread may write. */
+int io_out_sync(const struct io_out *o, struct err *e) ATTR_MUST_USE;
 /* fsync and close. */
 int io_out_finish(struct io_out *o, struct err *e) ATTR_MUST_USE;
 void io_out_release(struct io_out *o); /* closes without sync */

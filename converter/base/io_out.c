@@ -86,12 +86,17 @@ int io_out_read_at(struct io_out *o, void *dst, size_t n, uint64_t offset,
     return io_read_fd(o->fd, o->path, dst, n, offset, e);
 }
 
+int io_out_sync(const struct io_out *o, struct err *e)
+{
+    return fsync(o->fd) == 0
+               ? 0
+               : err_sys(e, errno, "cannot sync '%s' to disk", o->path);
+}
+
 int io_out_finish(struct io_out *o, struct err *e)
 {
-    int rc = 0;
+    int rc = io_out_sync(o, e);
 
-    if (fsync(o->fd) != 0)
-        rc = err_sys(e, errno, "cannot sync '%s' to disk", o->path);
     /* Some file systems report a full disk only here. */
     if (close(o->fd) != 0 && errno != EINTR && rc == 0)
         rc = err_sys(e, errno, "cannot close '%s'", o->path);

@@ -78,6 +78,41 @@ uint64_t load_le64(const void *p)
     return (uint64_t)num_le32(b) | (uint64_t)num_le32(b + 4) << 32;
 }
 
+static bool host_is_little(void)
+{
+    const uint16_t one = 1;
+    unsigned char low;
+
+    memcpy(&low, &one, 1);
+    return low == 1;
+}
+
+void num_order_le16(void *p, size_t n)
+{
+    unsigned char *b = p;
+
+    if (host_is_little())
+        return;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t v = load_le16(b + 2 * i);
+
+        memcpy(b + 2 * i, &v, 2);
+    }
+}
+
+void num_order_le32(void *p, size_t n)
+{
+    unsigned char *b = p;
+
+    if (host_is_little())
+        return;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v = load_le32(b + 4 * i);
+
+        memcpy(b + 4 * i, &v, 4);
+    }
+}
+
 void store_le16(void *p, uint16_t v)
 {
     unsigned char *b = p;

@@ -55,6 +55,9 @@ void num_stats_f32(struct num_stats *s, const float *src, size_t n,
 uint16_t load_le16(const void *p);
 uint32_t load_le32(const void *p);
 uint64_t load_le64(const void *p);
+/* n elements as a file has them, in place, to the host's order. */
+void num_order_le16(void *p, size_t n);
+void num_order_le32(void *p, size_t n);
 void store_le16(void *p, uint16_t v);
 void store_le32(void *p, uint32_t v);
 void store_le64(void *p, uint64_t v);

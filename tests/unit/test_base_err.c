@@ -153,3 +153,19 @@ Test(err, a_bug_aborts, .signal = SIGABRT)
     BUG_UNLESS(1 + 1 == 2);
     BUG_UNLESS(1 + 1 == 3);
 }
+
+Test(err, a_copy_holds_everything_and_the_first_is_kept)
+{
+    struct err a = ERR_INIT, b = ERR_INIT;
+
+    err_set(&a, ERR_IO, "first");
+    err_whole(&a);
+    cr_expect_eq(err_copy(&b, &a), -1);
+    cr_expect_eq((int)b.code, ERR_IO);
+    err_in(&b, "where");
+    cr_expect_str_eq(b.text, "first");
+    err_reset(&a);
+    err_set(&a, ERR_INPUT, "second");
+    cr_expect_eq(err_copy(&b, &a), -1);
+    cr_expect_str_eq(b.text, "first");
+}

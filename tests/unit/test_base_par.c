@@ -7,10 +7,12 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "converter/base/mem.h"
 #include "converter/base/par.h"
+#include "converter/base/task.h"
 
 #define N 10007
 
@@ -150,4 +152,56 @@ Test(par, too_few_threads_still_work)
     if (par_width(p) <= 16)
         check_pool(p, 10);
     par_free(p);
+}
+
+/* ---- a thread beside its caller ---- */
+
+struct step {
+    int *at;
+    int from;
+};
+
+static void take_step(void *arg)
+{
+    struct step *s = arg;
+    struct timespec nap = { 0, 2000000 };
+
+    if (s->from % 2 == 0)
+        nanosleep(&nap, NULL);
+    if (*s->at == s->from)
+        ++*s->at;
+}
+
+Test(base_par, tasks_run_one_after_the_other)
+{
+    struct err e = ERR_INIT;
+    struct task *t = task_new(&e);
+    struct step steps[20];
+    int at = 0;
+
+    cr_assert_not_null(t, "%s", e.text);
+    cr_expect(!task_busy(t));
+    for (int i = 0; i < 20; i++) {
+        steps[i] = (struct step){ &at, i };
+        task_start(t, take_step, &steps[i]);
+    }
+    task_wait(t);
+    cr_expect_eq(at, 20);
+    cr_expect(!task_busy(t));
+    steps[0].from = 20;
+    task_start(t, take_step, &steps[0]);
+    task_free(t);
+    cr_expect_eq(at, 21, "freed before it was done");
+}
+
+Test(base_par, without_a_task_everything_is_done_at_once)
+{
+    int at = 0;
+    struct step s = { &at, 0 };
+
+    task_start(NULL, take_step, &s);
+    cr_expect_eq(at, 1);
+    task_wait(NULL);
+    cr_expect(!task_busy(NULL));
+    task_free(NULL);
 }
