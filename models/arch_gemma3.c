@@ -116,7 +116,9 @@ static mil_ref put_batch(struct mb *b, const struct graph *g,
 }
 
 /* Stores this call's keys or values [1, NKV, T, D] in a row; returns those
- * that the call attends to. */
+ * that the call attends to, or 0 where they are the row itself. That is read
+ * when both are written: a view of the state that outlives a write makes
+ * whoever runs the graph copy the whole of it. */
 static mil_ref keep(struct mb *b, const struct graph *g, struct kv_store *c,
                     int64_t row, bool sliding, mil_ref x)
 {
@@ -125,7 +127,7 @@ static mil_ref keep(struct mb *b, const struct graph *g, struct kv_store *c,
 
     if (!sliding || (!is_wide(g) && !g->rotate)) {
         parts_cache_write(b, c, row, x);
-        return parts_slice(b, c->now, 0, row, 1);
+        return 0;
     }
     all = parts_slice(b, c->now, 0, row, 1);
     all = MB(b, concat, .values = MB_REFS(all, x), .axis = mb_int(b, 2),
@@ -134,7 +136,7 @@ static mil_ref keep(struct mb *b, const struct graph *g, struct kv_store *c,
         return put_batch(b, g, c, row, all, x);
     x = parts_slice(b, all, 2, T, g->hp->window);
     write_row(b, c, row, x);
-    return T > 1 ? all : parts_slice(b, c->now, 0, row, 1);
+    return T > 1 ? all : 0;
 }
 
 /* ---- layers ---- */
@@ -191,6 +193,10 @@ static mil_ref layer(struct mb *b, const struct graph *g, struct gemma *d,
     k = turn(b, g, kind, l, "self_attn.k_norm.weight", 0, k);
     k = keep(b, g, &kind->kv, slot, sliding, k);
     v = keep(b, g, &kind->kv, kind->slots + slot, sliding, v);
+    if (!k && !v) {
+        k = parts_slice(b, kind->kv.now, 0, slot, 1);
+        v = parts_slice(b, kind->kv.now, 0, kind->slots + slot, 1);
+    }
     narrow(b, g, d, l, &x, &y);
     q = heads(b, g, l, "self_attn.q_proj", g->norm_exp, hp->heads, y);
     q = turn(b, g, kind, l, "self_attn.q_norm.weight", scale, q);
