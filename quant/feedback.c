@@ -40,7 +40,8 @@ struct qz_feed *qz_feed_new(size_t rows, size_t cols, size_t group, int bits,
         (f->r = mem_alloc_aligned(group * cols, sizeof *f->r, e)) == NULL ||
         (f->gemm = mem_alloc_aligned(1, sizeof *f->gemm, e)) == NULL ||
         (fit &&
-         ((f->s = mem_alloc_aligned(k * cols, sizeof *f->s, e)) == NULL ||
+         ((f->s = mem_alloc_aligned(cols, sizeof *f->s, e)) == NULL ||
+          (f->columns = mem_alloc(cols, sizeof *f->columns, e)) == NULL ||
           (f->m = mem_alloc(k * (k + 1), sizeof *f->m, e)) == NULL))) {
         qz_feed_free(f);
         return NULL;
@@ -58,6 +59,7 @@ void qz_feed_free(struct qz_feed *f)
     mem_free(f->packed);
     mem_free(f->r);
     mem_free(f->s);
+    mem_free(f->columns);
     mem_free(f->m);
     mem_free(f->gemm);
     mem_free(f);
@@ -97,6 +99,18 @@ static void axpy_scalar(float *y, const float *x, float a, size_t n)
 
     for (i = 0; i < n; i++)
         y[i] += a * x[i];
+}
+
+/* Columns from `i` on. */
+static void sum_rows_scalar(float *sum, const float *h, size_t width, size_t i,
+                            const uint32_t *rows, size_t n)
+{
+    size_t q, j;
+
+    memset(sum + i, 0, (width - i) * sizeof *sum);
+    for (q = 0; q < n; q++)
+        for (j = i; j < width; j++)
+            sum[j] += h[rows[q] * width + j];
 }
 
 #if defined(__x86_64__)
@@ -145,6 +159,31 @@ static void axpy_avx2(float *y, const float *x, float a, size_t n)
                                                                    x + i))));
     axpy_scalar(y + i, x + i, a, n - i);
 }
+
+/* Sums of 64 columns stay in registers. */
+ATTR_TARGET("avx2,fma,f16c")
+static void sum_rows_avx2(float *sum, const float *h, size_t width,
+                          const uint32_t *rows, size_t n)
+{
+    size_t i, q, v;
+
+    for (i = 0; i + 64 <= width; i += 64) {
+        __m256 s[8];
+
+        for (v = 0; v < 8; v++)
+            s[v] = _mm256_setzero_ps();
+        for (q = 0; q < n; q++) {
+            const float *row = h + rows[q] * width + i;
+
+            for (v = 0; v < 8; v++)
+                s[v] = _mm256_add_ps(s[v], _mm256_loadu_ps(row + 8 * v));
+        }
+        for (v = 0; v < 8; v++)
+            _mm256_storeu_ps(sum + i + 8 * v, s[v]);
+    }
+    if (i < width)
+        sum_rows_scalar(sum, h, width, i, rows, n);
+}
 #endif
 
 static void feed(const float *a, const float *d, size_t n, float *out)
@@ -167,6 +206,18 @@ void feed_axpy(float *y, const float *x, float a, size_t n)
     }
 #endif
     axpy_scalar(y, x, a, n);
+}
+
+void feed_sum_rows(float *sum, const float *h, size_t width,
+                   const uint32_t *rows, size_t n)
+{
+#if defined(__x86_64__)
+    if ((cpu_features() & CPU_AVX2) != 0) {
+        sum_rows_avx2(sum, h, width, rows, n);
+        return;
+    }
+#endif
+    sum_rows_scalar(sum, h, width, 0, rows, n);
 }
 
 /* ---- rows ---- */

@@ -45,14 +45,15 @@ static inline uint8_t feed_nearest(const struct feed_table *t, float v)
 struct qz_feed {
     size_t rows, cols, group; /* most rows; columns; rows of a group */
     int bits;
-    bool fit;      /* tables, to the codes */
-    float *x;      /* [rows, cols]: values */
-    float *d;      /* [cols, FEED_LANES]: what was rounded away */
-    float *diff;   /* [group, cols]: entries less values */
-    float *packed; /* of diff */
-    float *r;      /* [group, cols]: diff times the moment */
-    float *s;      /* [2^bits, cols]: rows of the moment by entry */
-    double *m;     /* [2^bits, 2^bits + 1]: normal equations */
+    bool fit;          /* tables, to the codes */
+    float *x;          /* [rows, cols]: values */
+    float *d;          /* [cols, FEED_LANES]: what was rounded away */
+    float *diff;       /* [group, cols]: entries less values */
+    float *packed;     /* of diff */
+    float *r;          /* [group, cols]: diff times the moment */
+    float *s;          /* [cols]: sum of the moment's rows of one entry */
+    uint32_t *columns; /* [cols]: by entry */
+    double *m;         /* [2^bits, 2^bits + 1]: normal equations */
     struct feed_table table[FEED_LANES];
     struct sgemm_scratch *gemm;
 };
@@ -81,5 +82,8 @@ void feed_refine(struct qz_feed *f, size_t row, size_t n,
 
 /* y[i] += a x[i] */
 void feed_axpy(float *y, const float *x, float a, size_t n);
+/* sum[i] = sum of h[rows[q]][i] over q < n, in this order; h [.., width]. */
+void feed_sum_rows(float *sum, const float *h, size_t width,
+                   const uint32_t *rows, size_t n);
 
 #endif

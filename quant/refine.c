@@ -81,21 +81,40 @@ static void descend(struct qz_feed *f, size_t row, const struct qz_tile *t,
 
 /* ---- the table ---- */
 
+/* The columns of each code, one code after the other: those of code a are
+ * places start[a] to start[a + 1]. */
+static void sort_columns(const uint8_t *codes, size_t n, size_t k,
+                         uint32_t *columns, size_t *start)
+{
+    size_t at[1 << REFIT_BITS], a, j;
+
+    memset(start, 0, (k + 1) * sizeof *start);
+    for (j = 0; j < n; j++)
+        start[codes[j] + 1]++;
+    for (a = 0; a < k; a++) {
+        start[a + 1] += start[a];
+        at[a] = start[a];
+    }
+    for (j = 0; j < n; j++)
+        columns[at[codes[j]]++] = (uint32_t)j;
+}
+
 /* Adds one row of a tile to the normal equations; v is the last column. */
 static void add_equations(struct qz_feed *f, const struct qz_tile *t,
                           const float *x, const uint8_t *codes)
 {
     size_t k = (size_t)1 << f->bits, n = t->n, a, j;
+    size_t start[(1 << REFIT_BITS) + 1];
 
-    memset(f->s, 0, k * n * sizeof *f->s);
-    for (j = 0; j < n; j++)
-        feed_axpy(f->s + codes[j] * n, t->m->h + j * n, 1, n);
+    sort_columns(codes, n, k, f->columns, start);
     for (a = 0; a < k; a++) {
         double *m = f->m + a * (k + 1), v = 0;
 
+        feed_sum_rows(f->s, t->m->h, n, f->columns + start[a],
+                      start[a + 1] - start[a]);
         for (j = 0; j < n; j++) {
-            m[codes[j]] += (double)f->s[a * n + j];
-            v += (double)f->s[a * n + j] * (double)x[j];
+            m[codes[j]] += (double)f->s[j];
+            v += (double)f->s[j] * (double)x[j];
         }
         m[k] += v;
     }
