@@ -109,7 +109,9 @@ static int from_line(struct prompts *p, const char *s, size_t n,
             continue;
         }
         if (!num_parse_i64(s + i, len, &id)) {
-            err_set(e, ERR_INPUT, "'%s': prompt %zu: '%.*s' is no token id",
+            err_set(e, ERR_INPUT,
+                    "'%s': prompt %zu: '%.*s' is no token id (text has to be "
+                    "tokenized before)",
                     path, p->n, len > 40 ? 40 : (int)len, s + i);
             goto fail;
         }
