@@ -32,9 +32,9 @@ const char *report_rule(const char *tensor);
 /* What report.json of a package says of a constant. */
 struct report_said {
     const char *part, *name, *tensor, *kind, *method, *rule; /* may be NULL */
-    uint64_t bits, group, value_bytes, table_bytes;
-    double bits_requested; /* per weight; NAN: unknown */
-    double sse, snr;       /* NAN: unknown; INFINITY: nothing lost */
+    uint64_t weights, bits, group, value_bytes, table_bytes;
+    double bits_per_weight, bits_requested; /* NAN: unknown */
+    double sse, snr; /* NAN: unknown; INFINITY: nothing lost */
 };
 /* Reads DIR/report.json; hostile input. NULL without an error: there is
  * none. */

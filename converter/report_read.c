@@ -49,12 +49,14 @@ static void read_row(const struct js_node *n, struct report_said *r)
                                .kind = kind,
                                .method = word(n, "method"),
                                .rule = word(n, "rule") };
+    r->weights = count(n, "weights");
     r->bits = count(n, "bits");
     r->group = js_get(n, linear ? "block" : "group")
                    ? count(n, linear ? "block" : "group")
                    : 0;
     r->value_bytes = count(n, "value_bytes");
     r->table_bytes = count(n, "table_bytes");
+    r->bits_per_weight = number(n, "bits_per_weight");
     r->bits_requested = number(n, "bits_per_weight_requested");
     r->sse = number(n, "sse");
     r->snr = r->sse == 0 ? (double)INFINITY : number(n, "snr_db");

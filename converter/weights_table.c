@@ -69,6 +69,12 @@ static void compare_said(struct table *t, const struct file *f,
                    "%s, '%s': " REPORT_NAME " says '%.20s', the file holds "
                    "'%s'\n",
                    f->name, s->name, said->kind, kinds[s->form]);
+    if (said->weights != s->weights)
+        mismatch(t, f, s->name, "weights", (double)said->weights,
+                 (double)s->weights);
+    if (!(fabs(said->bits_per_weight - stored_bits(s)) <= 1e-6))
+        mismatch(t, f, s->name, "bits per weight", said->bits_per_weight,
+                 stored_bits(s));
     if (said->bits != (uint64_t)s->bits)
         mismatch(t, f, s->name, "bits", (double)said->bits, s->bits);
     if (said->group != s->group)
@@ -102,6 +108,10 @@ static int measure(struct table *t, const struct file *f, struct row *r,
           1e-6 * r->loss.sse + 1e-15 * r->loss.energy))
         mismatch(t, f, r->s->name, "of squared error", r->said.sse,
                  r->loss.sse);
+    /* To a hundredth, rounded twice. */
+    if (r->measured && isfinite(r->said.snr) && r->has_said &&
+        !(fabs(r->said.snr - stored_snr(&r->loss)) < 0.0151))
+        mismatch(t, f, r->s->name, "dB", r->said.snr, stored_snr(&r->loss));
     return 0;
 }
 
@@ -121,6 +131,10 @@ static int fill_row(struct table *t, const struct file *f,
             r->loss.energy =
                 isfinite(r->snr) ? r->loss.sse * pow(10, r->snr / 10) : 0;
         }
+    } else if (t->report && s->tensor) {
+        buf_printf(&t->mismatches,
+                   "%s, '%s': " REPORT_NAME " has no row of it\n", f->name,
+                   s->name);
     }
     if (t->q->ckpt && measure(t, f, r, e))
         return -1;

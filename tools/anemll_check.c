@@ -39,7 +39,7 @@ static void print_both(struct cli *c, const struct args *a,
         buf_puts(&out, "lint of ");
         lint_sum(lint, a->dir, &out);
     }
-    cli_print(&out);
+    cli_print(c, &out);
     buf_release(&out);
 }
 
@@ -107,7 +107,7 @@ static int check_form(struct cli *c, const struct args *a, struct err *e)
         lint_text(&r, a->dir, &out);
     if (c->json)
         buf_puts(&out, "\n");
-    cli_print(&out);
+    cli_print(c, &out);
     code = r.errors ? EXIT_CHECK_FAILED : EXIT_DONE;
     buf_release(&out);
     lint_release(&r);
@@ -200,19 +200,19 @@ static int show_plan(struct cli *c, const struct args *a, struct err *e)
         buf_puts(&out, "\n");
     }
     if (!rc)
-        cli_print(&out);
+        cli_print(c, &out);
     buf_release(&out);
     return rc ? cli_fail(c, e) : EXIT_DONE;
 }
 
-static int show_rules(void)
+static int show_rules(const struct cli *c)
 {
     struct buf out = BUF_INIT;
 
     lint_rules_text(&out);
     buf_puts(&out, "\n");
     dev_rules_text(&out);
-    cli_print(&out);
+    cli_print(c, &out);
     buf_release(&out);
     return EXIT_DONE;
 }
@@ -241,7 +241,7 @@ static void print_checkpoint(struct cli *c, const struct ckpt *k)
                    (unsigned long long)k->ledger.used_tensors,
                    buf_text(&k->notes));
     }
-    cli_print(&out);
+    cli_print(c, &out);
     buf_release(&out);
 }
 
@@ -326,7 +326,7 @@ int main(int argc, char **argv)
     if (code >= 0)
         return cli_end(&c, code);
     if (a.rules)
-        code = show_rules();
+        code = show_rules(&c);
     else if (!c.n_positional)
         code = cli_usage(&c, "no directory given");
     else {

@@ -62,7 +62,7 @@ static int run(struct cli *c, struct cv_compile *o)
             report_json(&result, &out);
         else
             report_text(&result, &out);
-        cli_print(&out);
+        cli_print(c, &out);
         rc = EXIT_DONE;
     }
     buf_release(&out);

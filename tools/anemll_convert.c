@@ -73,15 +73,17 @@ static int set_budget(const struct args *a, struct cv_options *o, struct err *e)
                        "--widths '%s' is no list of widths, such as 4,6,8", s);
     for (o->budget_widths = s ? 0 : o->budget_widths; s && *s;) {
         size_t len = strcspn(s, ",");
+        struct err ignored = ERR_INIT;
         struct cv_lut lut;
         char one[8] = "";
 
         if (len < sizeof(one))
             memcpy(one, s, len);
-        if (cv_lut_parse("--widths", one, &lut, e))
-            return -1;
-        if (!lut.bits)
-            return err_set(e, ERR_USAGE, "--widths: none is no width");
+        if (cv_lut_parse("--widths", one, &lut, &ignored) || !lut.bits)
+            return err_set(e, ERR_USAGE,
+                           "--widths: '%.*s' is no width; widths are 1, 2, 3, "
+                           "4, 6 and 8",
+                           (int)len, s);
         o->budget_widths |= 1u << lut.bits;
         s += len + (s[len] == ',');
     }
@@ -163,7 +165,7 @@ static int show_plan(struct cli *c, const struct cv_job *j)
         cv_plan_text(j, &out);
         tell_notes(c, j);
     }
-    cli_print(&out);
+    cli_print(c, &out);
     buf_release(&out);
     return EXIT_DONE;
 }
@@ -244,7 +246,7 @@ static void report(struct cli *c, const struct cv_job *j,
         if (v->lint.errors)
             lint_text(&v->lint, j->output, &out);
     }
-    cli_print(&out);
+    cli_print(c, &out);
     buf_release(&out);
 }
 

@@ -23,7 +23,8 @@ struct args {
 
 /* ---- model files ---- */
 
-static int print_mil(const struct args *a, const struct pkg *p, struct err *e)
+static int print_mil(const struct cli *c, const struct args *a,
+                     const struct pkg *p, struct err *e)
 {
     struct text_options o = { .function = a->function,
                               .blob = pkg_blob,
@@ -38,7 +39,7 @@ static int print_mil(const struct args *a, const struct pkg *p, struct err *e)
     if (!rc && out.len && out.data[out.len - 1] != '\n')
         buf_puts(&out, "\n");
     if (!rc)
-        cli_print(&out);
+        cli_print(c, &out);
     buf_release(&out);
     return rc;
 }
@@ -308,7 +309,7 @@ static int inspect_model(struct cli *c, const struct args *a, struct err *e)
     if (!p)
         return cli_fail(c, e);
     if (a->mil) {
-        rc = print_mil(a, p, e);
+        rc = print_mil(c, a, p, e);
     } else if (c->json) {
         js_w_init(&w, &out);
         rc = pkg_json(p, &w, NULL, e);
@@ -317,7 +318,7 @@ static int inspect_model(struct cli *c, const struct args *a, struct err *e)
         rc = pkg_text(p, true, &out, e);
     }
     if (!rc)
-        cli_print(&out);
+        cli_print(c, &out);
     buf_release(&out);
     pkg_close(p);
     return rc ? cli_fail(c, e) : EXIT_DONE;
@@ -389,7 +390,7 @@ static int inspect_package(struct cli *c, const struct args *a, struct err *e)
         js_w_end(&w);
         buf_puts(&out, "\n");
     }
-    cli_print(&out);
+    cli_print(c, &out);
     buf_release(&out);
     return EXIT_DONE;
 }
@@ -574,7 +575,7 @@ static int inspect_checkpoint(struct cli *c, const struct args *a,
         js_w_end(&w);
         buf_puts(&out, "\n");
     }
-    cli_print(&out);
+    cli_print(c, &out);
     buf_release(&out);
     ckpt_close(&k);
     return EXIT_DONE;
@@ -595,7 +596,7 @@ static int print_weights(struct cli *c, const struct weights_query *q,
     if (!rc && c->json)
         buf_puts(&out, "\n");
     if (!rc)
-        cli_print(&out);
+        cli_print(c, &out);
     buf_release(&out);
     return rc ? cli_fail(c, e) : sound ? EXIT_DONE : EXIT_CHECK_FAILED;
 }

@@ -323,9 +323,11 @@ int cli_fail(struct cli *c, const struct err *e)
 
 /* Results come when the work is done: a reader that has gone away, as in
  * "anemll-inspect X | head", then ends the tool in silence. */
-void cli_print(const struct buf *b)
+void cli_print(const struct cli *c, struct buf *b)
 {
     signal(SIGPIPE, SIG_DFL);
+    if (b->len && !c->json) /* JSON escapes them */
+        err_tame(b->data);
     if (b->len)
         fwrite(b->data, 1, b->len, stdout);
 }

@@ -57,7 +57,7 @@ int cli_end(struct cli *c, int code);
 int cli_fail(struct cli *c, const struct err *e);
 /* A usage error: prints "tool: text" and points to --help. */
 int cli_usage(struct cli *c, const char *fmt, ...) ATTR_PRINTF(2, 3);
-/* Writes a buffer to stdout. */
-void cli_print(const struct buf *b);
+/* Writes a buffer to stdout; in text, control characters become '?'. */
+void cli_print(const struct cli *c, struct buf *b);
 
 #endif

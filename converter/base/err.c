@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "converter/base/err_priv.h"
-
 void err_tame(char *text)
 {
     unsigned char *p = (unsigned char *)text;

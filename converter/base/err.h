@@ -63,6 +63,9 @@ int err_whole(struct err *e);
 /* All that another error holds, unless `e` already holds one. Returns -1. */
 int err_copy(struct err *e, const struct err *from);
 void err_reset(struct err *e);
+/* Replaces control characters, C1 ones in UTF-8 too, by '?': names in files
+ * are not trusted with a terminal. Line ends and tabs stay. */
+void err_tame(char *text);
 /* The exit code that a tool returns for this error. */
 int err_exit_code(const struct err *e);
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "converter/base/buf.h"
-#include "converter/base/err_priv.h"
+#include "converter/base/err.h"
 
 void log_at(const struct log *l, enum log_level level, const char *fmt, ...)
 {

@@ -88,7 +88,9 @@ test_report_that_says_something_else() {
     cp out/report.json kept
     for e in 's/"bits": 4/"bits": 6/' 's/"value_bytes": 8192/"value_bytes": 9/' \
         's/"group": 8/"group": 4/' 's/palettized/linear/' \
-        's/"name": "layers_1_self_attn_k/"name": "another/'; do
+        's/"name": "layers_1_self_attn_k/"name": "another/' \
+        's/"weights": 16384/"weights": 5/' \
+        's/"bits_per_weight": 4.25/"bits_per_weight": 4/'; do
         edit "$e"
         run anemll-inspect out --weights
         expect_exit 1
@@ -104,6 +106,21 @@ test_report_that_says_something_else() {
     run anemll-inspect out --weights --hf "$(tiny)"
     expect_exit 1
     expect_out "MISMATCH" "of squared error"
+    cp kept out/report.json
+    edit 's/"snr_db": 20/"snr_db": 30/'
+    run anemll-inspect out --weights --hf "$(tiny)"
+    expect_exit 1
+    expect_out "MISMATCH" "dB, found 2"
+    cp kept out/report.json
+    edit '/"weights": \[/,/},/{/^    {/,/},/d}'
+    run anemll-inspect out --weights
+    expect_exit 1
+    expect_out "'embed_tokens_weight': report.json has no row of it"
+    cp kept out/report.json
+    edit 's/"kmeans"/"\\u001b[31m"/'
+    run anemll-inspect out --weights
+    expect_exit 0
+    expect_out "?[31m"
     echo '{' >out/report.json
     run anemll-inspect out --weights
     expect_exit 3
