@@ -105,7 +105,7 @@ struct gate_result {
     uint64_t prompts, positions;
     struct gate_compare bytes, loss;
     struct gate_weights weights;
-    unsigned forms;         /* PACKAGE_*: that were judged */
+    unsigned forms;         /* PACKAGE_*: that all parts have */
     char forms_differ[400]; /* how, if they are not one model */
     bool compressed;        /* bytes and loss are two comparisons */
     bool sourced;           /* the package says what its constants hold */

@@ -52,22 +52,21 @@ static struct run_options part_options(const struct package *p,
 static struct pkg *open_forms(struct package *p, const char *compiled,
                               const char *package, struct err *e)
 {
+    unsigned forms = (io_exists(compiled) ? PACKAGE_COMPILED : 0) |
+                     (io_exists(package) ? PACKAGE_SOURCE : 0);
     struct pkg *k, *other;
     int rc = 0;
 
-    if (!io_exists(compiled)) {
-        if (!io_exists(package)) {
-            err_set(e, ERR_INPUT, "neither '%s' nor '%s' exists", compiled,
-                    package);
-            return NULL;
-        }
-        p->forms |= PACKAGE_SOURCE;
-        return pkg_open(package, e);
+    if (!forms) {
+        err_set(e, ERR_INPUT, "neither '%s' nor '%s' exists", compiled,
+                package);
+        return NULL;
     }
-    p->forms |= PACKAGE_COMPILED;
+    p->forms &= forms;
+    if (!(forms & PACKAGE_COMPILED))
+        return pkg_open(package, e);
     k = pkg_open(compiled, e);
-    if (k && io_exists(package)) {
-        p->forms |= PACKAGE_SOURCE;
+    if (k && forms & PACKAGE_SOURCE) {
         other = pkg_open(package, e);
         rc = other ? pkg_same(k, other, e) : -1;
         pkg_close(other);
@@ -257,6 +256,7 @@ struct package *package_open(const char *dir, const struct run_options *o,
 
     if (!p)
         return NULL;
+    p->forms = PACKAGE_COMPILED | PACKAGE_SOURCE;
     p->dir = mem_strdup(dir, e);
     if (!p->dir || meta_read(dir, &p->meta, e) || open_files(p, o, e) ||
         check_contract(p, e))

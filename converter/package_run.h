@@ -18,7 +18,7 @@ struct package *package_open(const char *dir, const struct run_options *o,
 void package_close(struct package *p);
 const struct meta *package_meta(const struct package *p);
 int64_t package_vocab(const struct package *p);
-/* Which forms were found and, where a part has both, compared. */
+/* The forms that every part has; where a part has both, they were compared. */
 #define PACKAGE_COMPILED 1u
 #define PACKAGE_SOURCE 2u
 unsigned package_forms(const struct package *p);

@@ -283,6 +283,32 @@ static void fails(const char *says)
     fresh();
 }
 
+static void lose(const char *stem, const char *form)
+{
+    struct err e = ERR_INIT;
+
+    cr_assert_eq(io_remove_tree(of("x", stem, form), &e), 0, "%s", e.text);
+}
+
+/* What one part lacks was not judged of the package. */
+Test(emit, forms_that_some_parts_lack)
+{
+    struct gate_result r;
+    struct buf text = BUF_INIT;
+
+    convert("b", CV_EMIT_BOTH);
+    fresh();
+    lose(HEAD, ".mlpackage");
+    cr_expect_eq(judge("x", NULL, &r), GATE_PASS, "%s", r.reason);
+    cr_expect_eq(r.forms, PACKAGE_COMPILED);
+    gate_text(&r, &text);
+    cr_expect_null(strstr(buf_text(&text), "both forms"));
+    lose(CHUNK, ".mlmodelc");
+    cr_expect_eq(judge("x", NULL, &r), GATE_PASS, "%s", r.reason);
+    cr_expect_eq(r.forms, 0u);
+    buf_release(&text);
+}
+
 Test(emit, the_gate_fails_forms_that_differ)
 {
     struct gate_result r;
