@@ -346,7 +346,7 @@ struct cache_found *cache_find(struct cache *c, struct hash128 key,
     c->counts.found_bytes += bytes;
 out:
     if (e.code)
-        log_warn(c->log, "the cache is not used: %s", e.text);
+        log_warn(c->log, "left out of the cache and made anew: %s", e.text);
     err_reset(&e);
     mem_free(path);
     return f;
@@ -433,7 +433,7 @@ static void give_up(struct cache_fresh *f, struct err *e)
 
 static int check_room(const struct cache *c, uint64_t bytes, struct err *e)
 {
-    char have[NUM_TEXT_MAX], need[NUM_TEXT_MAX];
+    char have[NUM_TEXT_MAX], need[NUM_TEXT_MAX], size[NUM_TEXT_MAX];
     uint64_t room;
 
     if (io_free_bytes(c->dir, &room, e))
@@ -442,10 +442,11 @@ static int check_room(const struct cache *c, uint64_t bytes, struct err *e)
         return 0;
     num_bytes_text(have, room);
     num_bytes_text(need, c->reserve);
+    num_bytes_text(size, bytes);
     return err_set(e, ERR_IO,
-                   "the disk of '%s' has %s free, of which the package may "
-                   "need %s",
-                   c->dir, have, need);
+                   "the disk of '%s' has %s free, the matrix takes %s, the "
+                   "package may need %s",
+                   c->dir, have, size, need);
 }
 
 static int open_fresh(struct cache_fresh *f, struct err *e)

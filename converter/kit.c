@@ -388,6 +388,16 @@ static void release(struct kit *k)
     package_close(k->p);
 }
 
+/* The package is copied: it would hold its own copy. */
+static int check_outside(const struct kit *k, const struct io_stage *stage,
+                         struct err *e)
+{
+    if (io_contains(k->o->package, stage->dir) != 1)
+        return 0;
+    return err_set(e, ERR_USAGE, "the kit '%s' lies inside the package '%s'",
+                   k->o->output, k->o->package);
+}
+
 int kit_write(const struct kit_options *o, struct err *e)
 {
     const struct run_options ro = { .profile = RUN_FP16, .par = o->par };
@@ -403,7 +413,8 @@ int kit_write(const struct kit_options *o, struct err *e)
     k.rotates =
         mil_program_find(pkg_program(package_file(k.p, 1)), "infer_rotate");
     if ((o->tokens ? given_prompts(&k, e) : own_prompts(&k, e)) == 0 &&
-        !io_stage_begin(&stage, o->output, false, e) && !run_all(&k, e) &&
+        !io_stage_begin(&stage, o->output, false, e) &&
+        !check_outside(&k, &stage, e) && !run_all(&k, e) &&
         !write_files(&k, stage.dir, e))
         rc = io_stage_commit(&stage, e);
     io_stage_release(&stage);

@@ -216,6 +216,7 @@ static int read_top(struct reader *rd)
     const yaml_node_t *root = yaml_document_get_root_node(rd->doc), *k, *v;
     const yaml_node_pair_t *p;
     const char *name;
+    bool seen = false;
 
     if (!root || root->type != YAML_MAPPING_NODE)
         return bad(rd, root, "a recipe is a mapping with the key rules");
@@ -228,8 +229,9 @@ static int read_top(struct reader *rd)
         if (strcmp(name, "rules") != 0)
             return bad(rd, k, "key '%.80s' is not known; a recipe has rules",
                        name);
-        if (rd->r->n)
+        if (seen)
             return bad(rd, k, "key 'rules' stands there twice");
+        seen = true;
         v = yaml_document_get_node(rd->doc, p->value);
         if (!v || v->type != YAML_SEQUENCE_NODE)
             return bad(rd, v ? v : k, "rules is no list");

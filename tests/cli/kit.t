@@ -140,6 +140,9 @@ test_bad_kits() {
     refused 2 "-o DIR" -- anemll-fixtures kit "$(package)"
     mkdir there
     refused 2 "exists" -- anemll-fixtures kit "$(package)" -o there
+    cp -a "$(package)" held
+    refused 2 "inside the package" -- anemll-fixtures kit held -o held/kit
+    rm -r held
     refused 3 "there" -- anemll-fixtures kit there -o k
     refused 3 "gone" -- anemll-fixtures kit "$(package)" -o k --tokens gone
     refused 2 "--tokens" -- anemll-fixtures checkpoint -o k --tokens x

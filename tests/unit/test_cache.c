@@ -397,7 +397,9 @@ Test(cache, leaves_the_package_its_room)
     cr_assert_not_null(c, "%s", e.text);
     told[0] = '\0';
     cr_expect_null(cache_begin(c, key, 10));
-    cr_expect(strstr(told, "free, of which the package may need"), "%s", told);
+    cr_expect(strstr(told, "free, the matrix takes 10 B, the package "
+                           "may need"),
+              "%s", told);
     cache_close(c);
 }
 

@@ -115,6 +115,8 @@ Test(recipe, what_is_refused)
           "line 3: key 'bits' is not known; a rule has tensor, part, layers" },
         { "rules:\n - part: ffn\n   part: ffn\n   lut: 4",
           "line 3: key 'part' stands there twice" },
+        { "rules: []\nrules:\n  - {part: ffn, lut: 4}\n",
+          "line 2: key 'rules' stands there twice" },
         { "rules:\n - part: head\n   lut: 4",
           "line 2: part 'head' is none of embeddings, ffn and lmhead" },
         { "rules:\n - part: [ffn]\n   lut: 4", "part is a list or a mapping" },
