@@ -9,6 +9,7 @@
 #include "converter/gate.h"
 #include "converter/package_run.h"
 #include "t_gate.h"
+#include "t_graph.h"
 
 static struct err err;
 
@@ -225,6 +226,83 @@ Test(graph_gemma, states)
                 }
             }
         }
+        package_close(p);
+        t_gate_drop(&t);
+    }
+}
+
+/* ---- states ---- */
+
+/* The state that an op slices what was read of; 0: none. */
+static mil_ref sliced_state(const struct mil_function *f,
+                            const struct mil_op *op)
+{
+    const struct mil_op *read;
+    mil_ref x;
+
+    if (op->code != MIL_OP_slice_by_size)
+        return 0;
+    x = tg_arg(op, "x", 0);
+    if (mil_value(f, x)->op < 0)
+        return 0;
+    read = &f->ops[mil_value(f, x)->op];
+    return read->code == MIL_OP_read_state ? tg_arg(read, "input", 0) : 0;
+}
+
+static bool uses(const struct mil_op *op, mil_ref r)
+{
+    for (int k = 0; k < mil_op_info(op->code)->n_params; k++)
+        for (uint32_t j = 0; j < op->args[k].n; j++)
+            if (op->args[k].refs[j] == r)
+                return true;
+    return false;
+}
+
+/* Whether a slice of the state from before op `w` is used behind it. */
+static bool outlived(const struct mil_function *f, size_t w)
+{
+    mil_ref state = tg_arg(&f->ops[w], "input", 0);
+
+    for (size_t i = 0; i < w; i++)
+        for (size_t k = w + 1;
+             sliced_state(f, &f->ops[i]) == state && k < f->n_ops; k++)
+            if (uses(&f->ops[k], f->ops[i].outs[0]))
+                return true;
+    return false;
+}
+
+/* Else every write would copy the whole state. */
+Test(graph_gemma, no_slice_of_a_state_outlives_a_write)
+{
+    static const struct {
+        const char *arch;
+        int64_t ctx;
+    } all[] = {
+        { "gemma3", 32 }, { "gemma3", 128 }, { "gemma4", 64 }, { "gemma4", 256 }
+    };
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        struct t_gate t;
+        struct package *p;
+        const struct mil_program *m;
+        size_t writes = 0;
+
+        T_GATE_MAKE(&t, .arch = all[i].arch, .like = "tiny", .ctx = all[i].ctx,
+                    .batch = BATCH);
+        p = open_package(&t, RUN_F32);
+        m = pkg_program(package_file(p, 1));
+        for (size_t k = 0; k < m->n_functions; k++) {
+            const struct mil_function *f = m->functions[k];
+
+            for (size_t w = 0; w < f->n_ops; w++) {
+                if (f->ops[w].code != MIL_OP_write_state)
+                    continue;
+                writes++;
+                cr_expect(!outlived(f, w), "%s at %d, %s: write %zu",
+                          all[i].arch, (int)all[i].ctx, f->name, w);
+            }
+        }
+        cr_expect(writes > 4);
         package_close(p);
         t_gate_drop(&t);
     }
