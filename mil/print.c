@@ -27,10 +27,9 @@ struct print {
 
 static void put_scalar_type(struct print *c, enum mil_dtype d)
 {
-    if (c->bare)
-        buf_puts(c->out, mil_dtype_name(d));
-    else
-        buf_printf(c->out, "tensor<%s, []>", mil_dtype_name(d));
+    buf_puts(c->out, c->bare ? "" : "tensor<");
+    buf_puts(c->out, mil_dtype_name(d));
+    buf_puts(c->out, c->bare ? "" : ", []>");
 }
 
 static void put_type(struct print *c, const struct mil_type *t)
@@ -39,38 +38,48 @@ static void put_type(struct print *c, const struct mil_type *t)
         put_scalar_type(c, t->dtype);
         return;
     }
-    buf_printf(c->out, "tensor<%s, [", mil_dtype_name(t->dtype));
+    buf_puts(c->out, "tensor<");
+    buf_puts(c->out, mil_dtype_name(t->dtype));
+    buf_puts(c->out, ", [");
     for (int i = 0; i < t->rank; i++) {
         buf_puts(c->out, i ? ", " : "");
         if (t->dims[i] < 0)
             buf_addc(c->out, '?');
         else
-            buf_printf(c->out, "%lld", (long long)t->dims[i]);
+            buf_int(c->out, t->dims[i]);
     }
     buf_puts(c->out, "]>");
 }
 
+static void put_escape(struct print *c, unsigned char u)
+{
+    if (u == '"' || u == '\\')
+        buf_printf(c->out, "\\%c", u);
+    else if (u == '\n')
+        buf_puts(c->out, "\\n");
+    else if (u == '\t')
+        buf_puts(c->out, "\\t");
+    else
+        buf_printf(c->out, "\\x%02x", u);
+}
+
 static void put_string(struct print *c, const char *s)
 {
-    const char *start = s;
+    const char *start = s, *plain = s; /* plain: not written yet */
 
     buf_addc(c->out, '"');
     for (; *s; s++) {
         unsigned char u = (unsigned char)*s;
 
-        if (!c->escaped && (u == '"' || u == '\\' || u < 0x20 || u == 0x7f))
+        if (u != '"' && u != '\\' && u >= 0x20 && u != 0x7f)
+            continue;
+        if (!c->escaped)
             c->escaped = start;
-        if (u == '"' || u == '\\')
-            buf_printf(c->out, "\\%c", u);
-        else if (u == '\n')
-            buf_puts(c->out, "\\n");
-        else if (u == '\t')
-            buf_puts(c->out, "\\t");
-        else if (u < 0x20 || u == 0x7f)
-            buf_printf(c->out, "\\x%02x", u);
-        else
-            buf_addc(c->out, (char)u);
+        buf_add(c->out, plain, (size_t)(s - plain));
+        put_escape(c, u);
+        plain = s + 1;
     }
+    buf_add(c->out, plain, (size_t)(s - plain));
     buf_addc(c->out, '"');
 }
 
@@ -123,9 +132,9 @@ static void put_element(struct print *c, const struct mil_const *k, int64_t i)
     else if (mil_dtype_is_float(d))
         put_float(c, mil_const_double(k, i));
     else if (d == MIL_U64)
-        buf_printf(c->out, "%llu", (unsigned long long)mil_const_int(k, i));
+        buf_uint(c->out, (uint64_t)mil_const_int(k, i));
     else
-        buf_printf(c->out, "%lld", (long long)mil_const_int(k, i));
+        buf_int(c->out, mil_const_int(k, i));
 }
 
 /* Elements from *next on, bracketed from axis `axis` inwards. */
@@ -155,7 +164,9 @@ static void put_place(struct print *c, const struct mil_data *d)
         put_typed_string(c, file);
         buf_puts(c->out, ", offset = ");
         put_scalar_type(c, MIL_U64);
-        buf_printf(c->out, "(%llu))", (unsigned long long)offset);
+        buf_addc(c->out, '(');
+        buf_uint(c->out, offset);
+        buf_puts(c->out, "))");
         return;
     }
     buf_puts(c->out, "DATA(bytes = ");
@@ -296,7 +307,8 @@ static int put_attributes(struct print *c, const struct mil_op *op,
 
     for (uint32_t i = 0; i <= n; i++) {
         if (named && (i == n || strcmp(args[i].name, "name") > 0)) {
-            buf_printf(c->out, "%sname = ", sep);
+            buf_puts(c->out, sep);
+            buf_puts(c->out, "name = ");
             put_typed_string(c, op->name);
             named = false;
             sep = ", ";
@@ -309,7 +321,8 @@ static int put_attributes(struct print *c, const struct mil_op *op,
         sep = ", ";
     }
     if (op->code == MIL_OP_const) {
-        buf_printf(c->out, "%sval = ", sep);
+        buf_puts(c->out, sep);
+        buf_puts(c->out, "val = ");
         if (op->n_outs != 1 ||
             put_const(c, mil_value(c->f, op->outs[0])->konst))
             return err_set(c->e, ERR_INPUT, "a const has no value");

@@ -108,6 +108,23 @@ void buf_printf(struct buf *b, const char *fmt, ...)
     va_end(ap);
 }
 
+void buf_uint(struct buf *b, uint64_t v)
+{
+    char digits[20], *p = digits + sizeof digits;
+
+    do
+        *--p = (char)('0' + v % 10);
+    while ((v /= 10) != 0);
+    buf_add(b, p, (size_t)(digits + sizeof digits - p));
+}
+
+void buf_int(struct buf *b, int64_t v)
+{
+    if (v < 0)
+        buf_addc(b, '-');
+    buf_uint(b, v < 0 ? -(uint64_t)v : (uint64_t)v);
+}
+
 void buf_double(struct buf *b, double v)
 {
     char text[NUM_TEXT_MAX];

@@ -349,6 +349,24 @@ Test(text, a_comma_locale_changes_nothing)
     buf_release(&b);
 }
 
+Test(text, integers_as_printf_has_them)
+{
+    static const int64_t v[] = { 0, 7, -1, 10, -123456, INT64_MAX, INT64_MIN };
+    struct buf b = BUF_INIT;
+    char want[32];
+
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {
+        buf_clear(&b);
+        buf_int(&b, v[i]);
+        snprintf(want, sizeof want, "%" PRId64, v[i]);
+        cr_expect_str_eq(buf_text(&b), want);
+    }
+    buf_clear(&b);
+    buf_uint(&b, UINT64_MAX);
+    cr_expect_str_eq(buf_text(&b), "18446744073709551615");
+    buf_release(&b);
+}
+
 Test(text, bytes_for_people)
 {
     static const struct {
