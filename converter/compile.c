@@ -170,13 +170,15 @@ static int compile(const struct cv_compile *c, const struct pkg *source,
     struct io_stage stage = IO_STAGE_INIT;
     int rc = -1;
 
-    if (!io_stage_begin(&stage, out->output, c->force, e) &&
-        !compiled_fill(stage.dir, source, &o, &out->files, e) &&
-        !read_back(source, stage.dir, e)) {
-        if (log_cancelled(c->log))
-            err_set(e, ERR_CANCELLED, "interrupted");
-        else
-            rc = io_stage_commit(&stage, e);
+    if (io_stage_begin(&stage, out->output, c->force, e)) {
+        rc = -1;
+    } else if (compiled_fill(stage.dir, source, &o, &out->files, e) ||
+               read_back(source, stage.dir, e)) {
+        err_in(e, "cannot compile '%s'", c->source);
+    } else if (log_cancelled(c->log)) {
+        err_set(e, ERR_CANCELLED, "interrupted");
+    } else {
+        rc = io_stage_commit(&stage, e);
     }
     io_stage_release(&stage);
     return rc;

@@ -36,7 +36,9 @@ static int print_mil(const struct cli *c, const struct args *a,
         return err_set(e, ERR_USAGE, "'%s' has no function '%s'", pkg_path(p),
                        a->function);
     rc = text_print(pkg_program(p), &o, &out, e);
-    if (!rc && out.len && out.data[out.len - 1] != '\n')
+    if (rc)
+        err_in(e, "'%s' as text", pkg_path(p));
+    else if (out.len && out.data[out.len - 1] != '\n')
         buf_puts(&out, "\n");
     if (!rc)
         cli_print(c, &out);

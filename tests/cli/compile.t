@@ -137,6 +137,111 @@ test_unwritable_output() {
     expect_no_out
 }
 
+# ---- what neither compiles nor runs, by either tool ----
+
+M=Data/com.apple.CoreML/model.mlmodel
+
+neither() { # words... -- MODEL: refused by compile and by inspect, file named
+    words=$1 file=$2
+    refused 3 "$words" "$file" -- anemll-compile "$file" -o x.mlmodelc
+    refused 3 "$words" "$file" -- anemll-inspect "$file"
+}
+# A copy of the part with other bytes of the same length in its program.
+spoil() { # sed script
+    rm -rf p.mlpackage
+    cp -r "$(part)" p.mlpackage
+    LC_ALL=C sed -i "$1" p.mlpackage/$M
+    cmp -s "$(part)/$M" p.mlpackage/$M && fail "'$1' changed nothing"
+    :
+}
+test_kinds_are_named_by_both_tools() {
+    while read -r field kind; do
+        printf "\\010\\001$field\\000" >n.mlmodel
+        neither "the model is $kind; only ML Programs are supported" n.mlmodel
+    done <<'END'
+\242\037 a neural network of the older kind
+\232\031 a neural network of the older kind
+\372\022 a neural network of the older kind
+\302\014 a pipeline
+\312\014 a pipeline
+\322\014 a pipeline
+\302\037 no ML Program
+END
+    : >n.mlmodel
+    neither "is empty" n.mlmodel
+    printf '\377\377\377' >n.mlmodel
+    neither "no field starts here" n.mlmodel
+}
+test_truncated_programs_by_both_tools() {
+    cp -r "$(part)" p.mlpackage
+    size=$(wc -c <p.mlpackage/$M)
+    for n in 1 10 100 5000 $((size - 1)); do
+        head -c $n "$(part)/$M" >p.mlpackage/$M
+        neither "cannot read" p.mlpackage
+    done
+}
+test_weights_that_end_early_by_both_tools() {
+    cp -r "$(part)" p.mlpackage
+    bin=p.mlpackage/Data/com.apple.CoreML/weights/weight.bin
+    size=$(wc -c <"$bin")
+    for n in 10 64 1000 $((size / 2)); do
+        head -c $n "$(part)/Data/com.apple.CoreML/weights/weight.bin" >$bin
+        neither "weight.bin" p.mlpackage
+    done
+}
+test_weights_outside_the_file() {
+    run anemll-compile "$(part)" -o c.mlmodelc
+    sed 's/offset = uint64(64)/offset = uint64(64000000)/' c.mlmodelc/model.mil >m
+    cmp -s m c.mlmodelc/model.mil && fail "no such offset"
+    mv m c.mlmodelc/model.mil
+    refused 3 "byte 64000000" "c.mlmodelc" -- anemll-inspect c.mlmodelc
+}
+test_paths_that_leave_the_package_by_both_tools() {
+    for name in @model_path/../ghts/weight.bin @model_path//eights/weight.bin \
+        /model_path/weights/weight.bin; do
+        spoil "s,@model_path/weights/weight.bin,$name,g"
+        neither "the weight file '$name' is no name that the format allows" \
+            p.mlpackage
+    done
+}
+# Kept where a program is printed, refused by name where it would run.
+test_an_unknown_operation() {
+    spoil 's/\x04conv/\x04cvon/g'
+    run anemll-compile p.mlpackage -o x.mlmodelc
+    expect_exit 0
+    expect_err "'cvon' is an operation that is not known here"
+    grep -q ' = cvon(' x.mlmodelc/model.mil || fail "not written"
+    for m in p.mlpackage x.mlmodelc; do
+        run anemll-inspect $m
+        expect_exit 0
+        expect_out " cvon "
+        run anemll-inspect $m --mil
+        expect_exit 0
+        expect_out " = cvon("
+        cp -r "$(package)" q
+        rm -r q/*FFN*
+        cp -r $m "q/qwen_FFN_PF_lut4_chunk_01of01.${m##*.}"
+        run anemll-check q
+        expect_out "program_op_unknown" "unknown op 'cvon'"
+        run anemll-check q --hf "$(tiny)"
+        expect_exit 3
+        expect_err "unknown op 'cvon'"
+        expect_absent q/gate.json
+        rm -r q
+    done
+}
+test_a_name_that_text_cannot_spell() {
+    spoil 's/hidden_states/hidden-states/g'
+    refused 3 "cannot compile 'p.mlpackage'" \
+        "the name 'hidden-states' is no identifier" -- \
+        anemll-compile p.mlpackage -o x.mlmodelc
+    refused 3 "p.mlpackage" "the name 'hidden-states' is no identifier" -- \
+        anemll-inspect p.mlpackage --mil
+    run anemll-inspect p.mlpackage
+    expect_exit 0
+    expect_out "hidden-states"
+}
+
 # ---- models of others ----
 
 shared() {
