@@ -489,7 +489,7 @@ struct cache_fresh *cache_begin(struct cache *c, struct hash128 key,
 
 /* Bytes of the block as a zstd frame in `stored`; 0 if that saves too little.
  * The first block of an entry decides: packed indices of common weights give
- * way by a few percent, those of pruned ones by half. */
+ * way by a few percent. */
 static size_t packed_size(struct cache_fresh *f)
 {
     size_t n;
