@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "converter/base/io.h"
@@ -318,9 +319,16 @@ static int copy_entry(const char *from, const char *to, const char *name,
                       int depth, struct err *e)
 {
     char *a = io_join(from, name, e), *b = io_join(to, name, e);
+    struct stat st;
+    bool is_link = a && lstat(a, &st) == 0 && S_ISLNK(st.st_mode);
     int rc = -1;
 
-    if (a && b)
+    /* Folders of downloads link to files, which the kit holds itself. */
+    if (is_link && io_is_dir(a))
+        err_set(e, ERR_INPUT, "'%s' is a link to a folder", a);
+    else if (is_link && b)
+        rc = io_copy_file(a, b, e);
+    else if (a && b)
         rc = io_is_dir(a)      ? copy_tree(a, b, depth + 1, e)
              : link(a, b) == 0 ? 0
                                : io_copy_file(a, b, e);

@@ -286,6 +286,13 @@ static int run(struct cli *c, const struct args *a)
     }
     if (lint_is_package(a->dir, &package, &e))
         return cli_fail(c, &e);
+    if (!package && is_model(a->dir)) {
+        err_set(&e, ERR_INPUT,
+                "'%s' is one model: the folder that holds all of a package is "
+                "checked, one model only by --plan",
+                a->dir);
+        return cli_fail(c, &e);
+    }
     if (!package)
         return check_checkpoint(c, a, &e);
     return a->hf || a->tokens || a->logits || a->profile

@@ -135,6 +135,17 @@ test_without_a_device_it_says_so() {
     expect_file k/result.json
     [ "$(json k/result.json confirmed)" = false ] || fail "confirmed"
 }
+# As downloads lie in a cache: the kit goes to another machine.
+test_links_become_files() {
+    cp -a "$(package)" linked
+    mv linked/tokenizer.json blob
+    ln -s ../blob linked/tokenizer.json
+    run anemll-fixtures kit linked -o k
+    expect_exit 0
+    [ ! -L k/package/tokenizer.json ] || fail "a link in the kit"
+    cmp blob k/package/tokenizer.json || fail "another file"
+}
+
 test_bad_kits() {
     refused 2 "kit needs a package" -- anemll-fixtures kit -o k
     refused 2 "-o DIR" -- anemll-fixtures kit "$(package)"
@@ -142,6 +153,8 @@ test_bad_kits() {
     refused 2 "exists" -- anemll-fixtures kit "$(package)" -o there
     cp -a "$(package)" held
     refused 2 "inside the package" -- anemll-fixtures kit held -o held/kit
+    ln -s / held/more
+    refused 3 "held/more' is a link to a folder" -- anemll-fixtures kit held -o k
     rm -r held
     refused 3 "there" -- anemll-fixtures kit there -o k
     refused 3 "gone" -- anemll-fixtures kit "$(package)" -o k --tokens gone

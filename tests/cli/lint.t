@@ -64,6 +64,8 @@ test_what_is_no_package() {
     refused 3 "gone" -- anemll-check gone
     echo x >file
     refused 3 "file" -- anemll-check file
+    cp -a "$(package)/qwen_embeddings.mlmodelc" .
+    refused 3 "is one model" "--plan" -- anemll-check qwen_embeddings.mlmodelc/
 }
 test_plan() {
     run anemll-check "$(package)" --plan
