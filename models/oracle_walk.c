@@ -5,7 +5,8 @@
  * context longer than a pass takes several. Where layers read the caches of
  * others every context keeps its own set of caches, from the layer that fills
  * one to the last that reads it. Per-layer embeddings are computed with the
- * embedding of a pass and therefore anew for every layer.
+ * embedding of a pass and therefore anew for every layer: kept, those of Gemma
+ * 4 E2B would be 36 KB a token beside 6 KB of stream.
  */
 #include "models/oracle_priv.h"
 
