@@ -39,6 +39,9 @@ static void store_be(uint8_t *p, uint64_t v, int bytes)
         p[i] = (uint8_t)(v >> (8 * (bytes - 1 - i)));
 }
 
+/* Eight words turn through eight places instead of being moved. */
+#define AT(k) s[((k)-i) & 7]
+
 static void block(uint32_t h[8], const uint8_t *p)
 {
     uint32_t w[64], s[8];
@@ -53,15 +56,14 @@ static void block(uint32_t h[8], const uint8_t *p)
     }
     memcpy(s, h, sizeof s);
     for (int i = 0; i < 64; i++) {
-        uint32_t e = s[4], a = s[0];
-        uint32_t one = s[7] + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
-                       ((e & s[5]) ^ (~e & s[6])) + rounds[i] + w[i];
+        uint32_t e = AT(4), a = AT(0);
+        uint32_t one = AT(7) + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) +
+                       ((e & AT(5)) ^ (~e & AT(6))) + rounds[i] + w[i];
         uint32_t two = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) +
-                       ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
+                       ((a & AT(1)) ^ (a & AT(2)) ^ (AT(1) & AT(2)));
 
-        memmove(s + 1, s, 7 * sizeof *s);
-        s[4] += one;
-        s[0] = one + two;
+        AT(3) += one;
+        AT(7) = one + two;
     }
     for (int i = 0; i < 8; i++)
         h[i] += s[i];

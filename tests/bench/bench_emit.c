@@ -269,6 +269,7 @@ int main(int argc, char **argv)
     struct cost one, both;
     struct err e = ERR_INIT;
 
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     snprintf(from, sizeof(from), "%.500s/bench-emit-model", dir);
     snprintf(to, sizeof(to), "%.500s/bench-emit-package", dir);
     snprintf(copied, sizeof(copied), "%.500s/bench-emit-copied", dir);
