@@ -165,7 +165,8 @@ static int palettized(const struct piece_job *j, uint64_t group, uint64_t first,
     return 0;
 }
 
-/* Each integer is the nearest for its scale, or the end of the range. */
+/* Each integer is the nearest for its scale, or the end of the range; with
+ * error feedback their error is held against that of the nearest. */
 static int linear(const struct piece_job *j, uint64_t first, size_t n,
                   const struct worker *w, struct block *b, struct err *e)
 {
@@ -179,9 +180,16 @@ static int linear(const struct piece_job *j, uint64_t first, size_t n,
             return -1;
         s = (double)scale;
         k = s > 0 ? nearbyint(q / s) : 0;
+        if (j->piece.method == CV_GPTQ && s > 0) {
+            double near = nearbyint(x / s);
+
+            near = near > top - 1 ? top - 1 : near < -top ? -top : near;
+            b->least += (x - s * near) * (x - s * near);
+            b->error += (x - q) * (x - q);
+        }
         /* What was decoded is rounded to fp16. */
-        if (!(s > 0) || !(fabs(x - q) <= s / 2 + fabs(q) * 0x1p-10 ||
-                          (k >= top - 1 && x > q) || (k <= -top && x < q)))
+        else if (!(s > 0) || !(fabs(x - q) <= s / 2 + fabs(q) * 0x1p-10 ||
+                               (k >= top - 1 && x > q) || (k <= -top && x < q)))
             note(b, first + i);
         b->ww += x * x;
         b->wq += x * q;
@@ -280,7 +288,7 @@ static void gather(struct gate_weights *out, const struct piece_job *j)
         if (j->blocks[i].wrong)
             where(out, j, j->blocks[i].first);
     }
-    if (p->bits < 16 && !p->linear && p->method == CV_GPTQ) {
+    if (p->bits < 16 && p->method == CV_GPTQ) {
         double v = excess(j);
 
         if (!(v <= GATE_EXCESS))

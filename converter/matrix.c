@@ -311,7 +311,7 @@ static void describe_rows(struct cv_matrix *m, const struct weight_raw *raw)
     m->method = cv_method_for(m->job, m->source->role);
     if (m->method != CV_KMEANS)
         m->rows.read_importance = read_importance;
-    if (m->method == CV_GPTQ && !m->lut.linear)
+    if (m->method == CV_GPTQ)
         m->rows.moment = read_moment;
 }
 

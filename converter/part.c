@@ -199,9 +199,10 @@ static int describe_lut(const struct cv_job *j, const struct cv_part *part,
 {
     enum cv_method m = cv_method_for(j, stored_role(part->kind));
 
-    if (!part->lut.bits || part->lut.linear)
+    if (!part->lut.bits)
         return 0;
-    if (meta_int(p, "com.anemll.lut_bits", part->lut.bits, e))
+    if (!part->lut.linear &&
+        meta_int(p, "com.anemll.lut_bits", part->lut.bits, e))
         return -1;
     return m == CV_KMEANS ? 0
                           : mil_program_set_metadata(p, CV_METHOD_KEY,

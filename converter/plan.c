@@ -623,15 +623,6 @@ static int open_recipe(struct cv_job *j, struct err *e)
     return recipe_check_layers(j->recipe, j->ckpt.hp.layers, e);
 }
 
-static bool has_integers(const struct cv_job *j)
-{
-    bool linear = j->opt.lut_ffn.linear || j->opt.lut_head.linear;
-
-    for (size_t i = 0; j->recipe && i < j->recipe->n; i++)
-        linear = linear || j->recipe->rules[i].lut.linear;
-    return linear;
-}
-
 /* What makes some weights count more than others. */
 static int open_guides(struct cv_job *j, bool plan_only, struct err *e)
 {
@@ -655,10 +646,6 @@ static int open_guides(struct cv_job *j, bool plan_only, struct err *e)
                        "--method gptq needs calibration tokens (--calib)");
     if (j->opt.recipe && open_recipe(j, e))
         return -1;
-    if (j->opt.gptq && has_integers(j))
-        return err_set(e, ERR_USAGE,
-                       "--method gptq is for tables; integers (--quant, or "
-                       "quant in a recipe) are rounded to the nearest");
     if (j->opt.importance)
         j->importance = importance_open(j->opt.importance, &j->ckpt, e);
     if (j->opt.calib)

@@ -3,6 +3,7 @@
  * are rounded together, column by column in the moment's order; the rows do
  * not know of each other and may have different tables.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -220,6 +221,67 @@ void feed_sum_rows(float *sum, const float *h, size_t width,
     sum_rows_scalar(sum, h, width, 0, rows, n);
 }
 
+/* ---- tiles ---- */
+
+static int add_tile(struct qz_tile_map *map, const struct qz_source *src,
+                    uint64_t row, uint64_t col, uint64_t *n, struct err *e)
+{
+    struct qz_tile t = { .col = (size_t)col };
+
+    if (src->moment(src->cookie, row, col, n, &t.m, e))
+        return -1;
+    if (*n == 0 || *n > src->cols - col || (t.m != NULL && t.m->width != *n))
+        return err_set(e, ERR_INPUT,
+                       "row %" PRIu64 ", column %" PRIu64
+                       ": a moment of %" PRIu64 " columns does not fit",
+                       row, col, *n);
+    t.n = (size_t)*n;
+    if (map->n == map->cap && mem_grow((void **)&map->tiles, &map->cap, map->n,
+                                       sizeof *map->tiles, e))
+        return -1;
+    map->tiles[map->n++] = t;
+    return 0;
+}
+
+/* A list is told by its place until all are there. */
+int feed_map_rows(struct qz_tile_map *map, const struct qz_source *src,
+                  uint64_t row, uint64_t rows, struct err *e)
+{
+    size_t *first = mem_alloc((size_t)rows, sizeof *first, e), last = 0, i;
+    int rc = first != NULL ? 0 : -1;
+
+    map->n = 0;
+    for (i = 0; rc == 0 && i < rows; i++) {
+        size_t begin = map->n, count;
+        uint64_t col, n;
+
+        for (col = 0; rc == 0 && col < src->cols; col += n)
+            rc = add_tile(map, src, row + i, col, &n, e);
+        if (rc != 0)
+            break;
+        count = map->n - begin;
+        if (i > 0 && count == begin - last &&
+            memcmp(map->tiles + begin, map->tiles + last,
+                   count * sizeof *map->tiles) == 0)
+            map->n = begin;
+        else
+            last = begin;
+        first[i] = last;
+        map->rows[i].n = count;
+    }
+    for (i = 0; rc == 0 && i < rows; i++)
+        map->rows[i].tiles = map->tiles + first[i];
+    mem_free(first);
+    return rc;
+}
+
+void feed_map_release(struct qz_tile_map *map)
+{
+    mem_free(map->tiles);
+    mem_free(map->rows);
+    memset(map, 0, sizeof *map);
+}
+
 /* ---- rows ---- */
 
 static void load_values(float *x, const uint16_t *src, size_t n,
@@ -298,4 +360,58 @@ void qz_feed_rows(struct qz_feed *f, const uint16_t *values, size_t n,
         feed_refine(f, row, n - row < f->group ? n - row : f->group,
                     tiles + row, tables + (row / f->group << f->bits),
                     codes + row * f->cols, out);
+}
+
+/* ---- integers ---- */
+
+static int8_t nearest_integer(float v, int top)
+{
+    float r = nearbyintf(v), most = (float)top;
+
+    return (int8_t)(r > most ? most : r >= -most - 1 ? r : -most - 1);
+}
+
+static void round_integers(float *d, const float *x, size_t n, size_t cols,
+                           const struct qz_tile *t, const struct qz_scales *s,
+                           int8_t *q)
+{
+    const struct qz_moment *m = t->m;
+    float sum[LANES];
+    size_t j, l;
+
+    memset(d, 0, t->n * LANES * sizeof *d);
+    for (j = 0; j < t->n; j++) {
+        size_t col = t->col + m->order[j];
+
+        feed(m->feed + j * (j - 1) / 2, d, j, sum);
+        for (l = 0; l < n; l++) {
+            size_t at = l * cols + col;
+            float scale = f16_to_f32(
+                s->scales[s->per_row ? l * s->per_row + col / s->block : 0]);
+
+            q[at] = nearest_integer((x[at] + sum[l]) / scale, s->top);
+            d[j * LANES + l] = x[at] - scale * (float)q[at];
+        }
+    }
+}
+
+void feed_integers(float *d, const float *x, size_t n, size_t cols,
+                   const struct qz_tiles *tiles, const struct qz_scales *s,
+                   int8_t *q)
+{
+    size_t row, len, i;
+
+    for (row = 0; row < n; row += len) {
+        struct qz_scales own = *s;
+
+        own.scales += row * s->per_row;
+        for (len = 1; row + len < n && len < LANES &&
+                      same_tiles(&tiles[row], &tiles[row + len]);
+             len++)
+            ;
+        for (i = 0; i < tiles[row].n; i++)
+            if (tiles[row].tiles[i].m != NULL)
+                round_integers(d, x + row * cols, len, cols,
+                               &tiles[row].tiles[i], &own, q + row * cols);
+    }
 }

@@ -25,6 +25,17 @@ struct qz_tiles {
     size_t n;
 };
 
+/* Of consecutive rows of a source; rows that are alike share one list. `rows`
+ * has room for them all. */
+struct qz_tile_map {
+    struct qz_tile *tiles;
+    size_t n, cap;
+    struct qz_tiles *rows;
+};
+int feed_map_rows(struct qz_tile_map *map, const struct qz_source *src,
+                  uint64_t row, uint64_t rows, struct err *e) ATTR_MUST_USE;
+void feed_map_release(struct qz_tile_map *map); /* `rows` too */
+
 /* A table, and where one entry's realm ends. */
 struct feed_table {
     int k;
@@ -74,6 +85,20 @@ void qz_feed_rows(struct qz_feed *f, const uint16_t *values, size_t n,
                   enum qz_format format, int scale_exp,
                   const struct qz_tiles *tiles, f16_t *tables, uint8_t *codes,
                   struct qz_output *out);
+
+/*
+ * Integers of n rows, which have `per_row` scales each, of `block` columns; 0:
+ * one scale for all. Their nearest integers are in q. `d` is scratch:
+ * [cols, FEED_LANES].
+ */
+struct qz_scales {
+    const f16_t *scales;
+    uint64_t per_row, block;
+    int top; /* the greatest integer; the least is -top - 1 */
+};
+void feed_integers(float *d, const float *x, size_t n, size_t cols,
+                   const struct qz_tiles *tiles, const struct qz_scales *s,
+                   int8_t *q);
 
 /* refine.c: one group of n rows, whose values are at `row` of f->x. */
 void feed_refine(struct qz_feed *f, size_t row, size_t n,

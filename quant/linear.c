@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "converter/base/mem.h"
-#include "quant/stages.h"
+#include "quant/feedback_priv.h"
 
 #define BLOCK_WEIGHTS (UINT64_C(1) << 20)
 #define STARTS 24
@@ -51,6 +51,9 @@ struct qz_linear {
     uint8_t *packed;
     struct qz_errors *errors; /* per row of the block */
     struct failure *failures; /* per worker */
+    /* Error feedback: tiles of the block's rows, scratch of the workers. */
+    struct qz_tile_map map;
+    float *d;
 };
 
 bool qz_linear_bits_ok(int bits)
@@ -233,12 +236,15 @@ static void drop_work(struct qz_linear *l)
     mem_free(l->packed);
     mem_free(l->errors);
     mem_free(l->failures);
+    mem_free(l->d);
+    feed_map_release(&l->map);
     l->values = NULL;
     l->x = l->importance = NULL;
     l->q = NULL;
     l->packed = NULL;
     l->errors = NULL;
     l->failures = NULL;
+    l->d = NULL;
     l->loaded = l->blocks;
 }
 
@@ -267,7 +273,13 @@ static int need_work(struct qz_linear *l, struct err *e)
         (l->failures = mem_alloc((size_t)l->workers, sizeof *l->failures, e)) !=
             NULL &&
         (l->src.read_importance == NULL ||
-         (l->importance = mem_alloc(n, sizeof *l->importance, e)) != NULL))
+         (l->importance = mem_alloc(n, sizeof *l->importance, e)) != NULL) &&
+        (l->src.moment == NULL ||
+         ((l->map.rows = mem_alloc((size_t)rows, sizeof *l->map.rows, e)) !=
+              NULL &&
+          (l->d = mem_alloc_aligned((size_t)l->workers * (size_t)l->src.cols *
+                                        FEED_LANES,
+                                    sizeof *l->d, e)) != NULL)))
         return 0;
     drop_work(l);
     return -1;
@@ -350,17 +362,43 @@ static bool read_some(struct qz_linear *l, uint64_t begin, uint64_t end,
     return false;
 }
 
+static f16_t *scales_of(const struct qz_linear *l, uint64_t row)
+{
+    return l->whole
+               ? l->scales
+               : l->scales + (l->loaded * l->block_rows + row) * l->per_row;
+}
+
+/* By units of FEED_LANES rows, whose nearest integers are there. */
+static void feed_units(void *arg, uint64_t begin, uint64_t end, int worker)
+{
+    struct qz_linear *l = arg;
+    size_t cols = (size_t)l->src.cols;
+    float *d = l->d + (size_t)worker * cols * FEED_LANES;
+
+    for (; begin < end; begin++) {
+        uint64_t row = begin * FEED_LANES, i;
+        uint64_t n = l->rows - row < FEED_LANES ? l->rows - row : FEED_LANES;
+        struct qz_scales s = { scales_of(l, row), l->whole ? 0 : l->per_row,
+                               l->block, l->top };
+
+        feed_integers(d, l->x + row * cols, (size_t)n, cols, l->map.rows + row,
+                      &s, l->q + row * cols);
+        for (i = row; i < row + n; i++)
+            row_errors(l, i, scales_of(l, i), &l->errors[i]);
+    }
+}
+
 static void do_rows(void *arg, uint64_t begin, uint64_t end, int worker)
 {
     struct qz_linear *l = arg;
-    uint64_t first = l->loaded * l->block_rows, b;
+    uint64_t b;
     size_t cols = (size_t)l->src.cols;
 
     if (!read_some(l, begin, end, &l->failures[worker]))
         return;
     for (; begin < end; begin++) {
-        f16_t *scales =
-            l->whole ? l->scales : l->scales + (first + begin) * l->per_row;
+        f16_t *scales = scales_of(l, begin);
         size_t at = (size_t)begin * cols;
 
         if (!load_row(l, begin, &l->failures[worker]))
@@ -476,7 +514,9 @@ static int load_block(struct qz_linear *l, uint64_t block, struct err *e)
         return 0;
     l->loaded = l->blocks;
     if ((l->whole && !l->have_scale && whole_scale(l, e)) ||
-        begin_block(l, block, e))
+        begin_block(l, block, e) ||
+        (l->src.moment != NULL &&
+         feed_map_rows(&l->map, &l->src, block * l->block_rows, l->rows, e)))
         return -1;
     l->loaded = block;
     par_for(l->par, l->rows, CHUNK / l->src.cols + 1, do_rows, l);
@@ -484,6 +524,9 @@ static int load_block(struct qz_linear *l, uint64_t block, struct err *e)
         l->loaded = l->blocks;
         return -1;
     }
+    if (l->src.moment != NULL)
+        par_for(l->par, (l->rows + FEED_LANES - 1) / FEED_LANES, 1, feed_units,
+                l);
     pack(l);
     if (!l->done[block])
         add_stats(l);

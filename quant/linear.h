@@ -17,7 +17,8 @@ bool qz_linear_bits_ok(int bits);
 
 struct qz_linear;
 /* block: columns per scale, a divisor of the columns; 0: one scale for all.
- * `moment` of the source is not used. Threads as in qz_palette. */
+ * Scales are searched for the nearest integers; with moments the integers are
+ * then found by error feedback. Threads as in qz_palette. */
 struct qz_linear *qz_linear_new(const struct qz_source *src, int bits,
                                 uint64_t block, struct par *par,
                                 struct err *e) ATTR_MUST_USE;

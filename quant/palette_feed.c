@@ -22,13 +22,13 @@ int palette_feed_new(struct qz_palette *p, struct err *e)
     size_t units = (size_t)(p->block_rows / rows + 2);
     size_t workers = (size_t)p->workers, i;
 
-    p->row_tiles = mem_alloc((size_t)p->block_rows, sizeof *p->row_tiles, e);
+    p->map.rows = mem_alloc((size_t)p->block_rows, sizeof *p->map.rows, e);
     p->outputs = mem_alloc(units, sizeof *p->outputs, e);
     p->errors = mem_alloc(units, sizeof *p->errors, e);
     p->feeds = mem_zalloc(workers, sizeof *p->feeds, e);
     if (p->counted == NULL)
         p->counted = mem_zalloc((size_t)p->blocks, 1, e);
-    if (p->counted == NULL || p->row_tiles == NULL || p->outputs == NULL ||
+    if (p->counted == NULL || p->map.rows == NULL || p->outputs == NULL ||
         p->errors == NULL || p->feeds == NULL)
         return -1;
     for (i = 0; i < workers; i++)
@@ -46,72 +46,18 @@ void palette_feed_free(struct qz_palette *p)
     for (i = 0; p->feeds != NULL && i < p->workers; i++)
         qz_feed_free(p->feeds[i]);
     mem_free(p->feeds);
-    mem_free(p->tiles);
-    mem_free(p->row_tiles);
+    feed_map_release(&p->map);
     mem_free(p->outputs);
     mem_free(p->errors);
     p->feeds = NULL;
-    p->tiles = NULL;
-    p->n_tiles = p->cap_tiles = 0;
-    p->row_tiles = NULL;
     p->outputs = NULL;
     p->errors = NULL;
 }
 
-/* ---- tiles ---- */
-
-static int add_tile(struct qz_palette *p, uint64_t row, uint64_t col,
-                    uint64_t *n, struct err *e)
-{
-    struct qz_tile t = { .col = (size_t)col };
-
-    if (p->src.moment(p->src.cookie, row, col, n, &t.m, e))
-        return -1;
-    if (*n == 0 || *n > p->src.cols - col || (t.m != NULL && t.m->width != *n))
-        return err_set(e, ERR_INPUT,
-                       "row %" PRIu64 ", column %" PRIu64
-                       ": a moment of %" PRIu64 " columns does not fit",
-                       row, col, *n);
-    t.n = (size_t)*n;
-    if (p->n_tiles == p->cap_tiles &&
-        mem_grow((void **)&p->tiles, &p->cap_tiles, p->n_tiles,
-                 sizeof *p->tiles, e))
-        return -1;
-    p->tiles[p->n_tiles++] = t;
-    return 0;
-}
-
-/* Rows that are alike share one list, told by its place until all are
- * there. */
 int palette_feed_tiles(struct qz_palette *p, uint64_t row, uint64_t rows,
                        struct err *e)
 {
-    size_t *first = mem_alloc((size_t)rows, sizeof *first, e), last = 0, i;
-    int rc = first != NULL ? 0 : -1;
-
-    p->n_tiles = 0;
-    for (i = 0; rc == 0 && i < rows; i++) {
-        size_t begin = p->n_tiles, count;
-        uint64_t col, n;
-
-        for (col = 0; rc == 0 && col < p->src.cols; col += n)
-            rc = add_tile(p, row + i, col, &n, e);
-        if (rc != 0)
-            break;
-        count = p->n_tiles - begin;
-        if (i > 0 && count == begin - last &&
-            memcmp(p->tiles + begin, p->tiles + last,
-                   count * sizeof *p->tiles) == 0)
-            p->n_tiles = begin;
-        else
-            last = begin;
-        first[i] = last;
-        p->row_tiles[i].n = count;
-    }
-    for (i = 0; rc == 0 && i < rows; i++)
-        p->row_tiles[i].tiles = p->tiles + first[i];
-    mem_free(first);
-    return rc;
+    return feed_map_rows(&p->map, &p->src, row, rows, e);
 }
 
 /* ---- small groups ---- */
@@ -130,7 +76,7 @@ static void feed_units(void *arg, uint64_t begin, uint64_t end, int worker)
         memset(&p->outputs[begin], 0, sizeof p->outputs[begin]);
         qz_feed_rows(p->feeds[worker], p->values + at,
                      (size_t)(groups * p->group), p->src.format,
-                     p->src.scale_exp, p->row_tiles + g * p->group,
+                     p->src.scale_exp, p->map.rows + g * p->group,
                      p->tables + (p->first_group + g) * p->k, p->indices + at,
                      &p->outputs[begin]);
         for (i = g; i < g + groups; i++) {
@@ -186,7 +132,7 @@ static void feed_parts(void *arg, uint64_t begin, uint64_t end, int worker)
         memset(&p->outputs[begin], 0, sizeof p->outputs[begin]);
         memset(&p->errors[begin], 0, sizeof p->errors[begin]);
         qz_feed_rows(p->feeds[worker], p->values + at, n, p->src.format,
-                     p->src.scale_exp, p->row_tiles + p->feed_at + row, table,
+                     p->src.scale_exp, p->map.rows + p->feed_at + row, table,
                      p->indices + at, &p->outputs[begin]);
         qz_errors_add(&p->errors[begin], p->values + at, p->indices + at, table,
                       p->bits,

@@ -50,9 +50,7 @@ struct qz_palette {
 
     /* Error feedback: tiles of the block's rows, and per worker and unit of
      * rows what is at work and what came out. */
-    struct qz_tile *tiles;
-    size_t n_tiles, cap_tiles;
-    struct qz_tiles *row_tiles;
+    struct qz_tile_map map;
     struct qz_feed **feeds;
     struct qz_output *outputs; /* per unit */
     struct qz_errors *errors;  /* likewise, where groups are large */

@@ -45,6 +45,27 @@ test_linear_weights() {
     refused 2 "--quant: 'int5'" -- \
         anemll-convert --hf "$(tiny)" --ctx 128 --quant int5 -o out
 }
+test_error_feedback_for_integers() {
+    tokens t
+    printf 'rules: [{layers: 1, quant: int8}]\n' >r.yaml
+    for q in '--quant int4,32' '--recipe r.yaml'; do
+        run anemll-convert --hf "$(tiny)" --ctx 128 $q --calib t \
+            --method gptq -o out
+        expect_exit 0
+        expect_out "PASS (fp16, "
+        mv out with
+        run anemll-convert --hf "$(tiny)" --ctx 128 $q --calib t -o out
+        expect_exit 0
+        p=layers_1_self_attn_q_proj_weight
+        for d in with out; do
+            grep -A20 "\"$p\"" $d/report.json | grep -m 2 -e method -e sse \
+                >$d.row
+        done
+        grep -q '"method": "gptq"' with.row || fail "method"
+        cmp -s with.row out.row && fail "nothing is fed back ($q)"
+        rm -r out with
+    done
+}
 test_linear_weights_are_shown() {
     run anemll-convert --hf "$(tiny)" --ctx 128 --quant int4,32 --no-gate -o out
     run anemll-inspect out/qwen_lm_head.mlpackage

@@ -104,12 +104,3 @@ test_a_recipe_in_the_output_is_not_removed() {
     refused 2 "the output 'out' holds the input file 'r.yaml'" -- \
         with --force -o out
 }
-# Integers are not fed back, whoever asks for them.
-test_error_feedback_is_for_tables() {
-    echo "1 2 3 4" >t
-    refused 2 "--method gptq is for tables" -- anemll-convert --hf "$(tiny)" \
-        --ctx 128 --quant int8 --calib t --method gptq -o out
-    recipe '- layers: 1' '  quant: int8'
-    refused 2 "--method gptq is for tables" -- \
-        with --calib t --method gptq -o out
-}

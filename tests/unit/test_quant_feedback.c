@@ -10,6 +10,7 @@
 
 #include "converter/base/cpu.h"
 #include "converter/base/mem.h"
+#include "quant/linear.h"
 #include "quant/quant.h"
 
 static uint64_t seed = 21;
@@ -754,6 +755,154 @@ Test(feedback, a_moment_that_does_not_fit)
     cr_assert_eq(qz_palette_read_indices(p, 0, b, 8, &e), -1);
     cr_assert_not_null(strstr(e.text, "does not fit"), "%s", e.text);
     qz_palette_free(p);
+    qz_moment_free(mo);
+    mem_free(m.v);
+}
+
+/* ---- integers ---- */
+
+/* As entries of one table each: what `stored` and output_error read. */
+static void run_integers(struct result *r, struct matrix *m, int bits,
+                         uint64_t block, bool feed, struct par *par)
+{
+    struct qz_source src = source(m, feed);
+    struct err e = ERR_INIT;
+    struct qz_linear *l = qz_linear_new(&src, bits, block, par, &e);
+    size_t n = (size_t)(m->rows * m->cols), k, i;
+    uint8_t *b, *t;
+
+    cr_assert_not_null(l, "%s", e.text);
+    r->packed = (size_t)qz_linear_value_bytes(l);
+    k = (size_t)qz_linear_scales(l);
+    b = mem_alloc(r->packed, 1, &e);
+    t = mem_alloc(k, 2, &e);
+    r->codes = mem_alloc(n, 1, &e);
+    r->tables = mem_alloc(n, sizeof *r->tables, &e);
+    cr_assert(b && t && r->codes && r->tables);
+    cr_assert_eq(qz_linear_read_values(l, 0, b, r->packed, &e), 0, "%s",
+                 e.text);
+    cr_assert_eq(qz_linear_read_scales(l, 0, t, 2 * k, &e), 0, "%s", e.text);
+    qz_linear_stats(l, &r->stats);
+    qz_linear_free(l);
+    for (i = 0; i < n; i++) {
+        int q = bits == 8 ? (int8_t)b[i] : b[i / 2] >> (i % 2 * 4) & 15;
+        f16_t scale = load_le16(t + 2 * (block ? i / block : 0));
+
+        q = bits == 4 && q > 7 ? q - 16 : q;
+        r->codes[i] = (uint8_t)(i % m->cols);
+        r->tables[i] = f32_to_f16((float)q * f16_to_f32(scale));
+    }
+    mem_free(b);
+    mem_free(t);
+}
+
+/* One row is a group of `cols` entries here, and 2^bits of them are cols. */
+static double integers_error(const struct result *r, const struct matrix *m)
+{
+    cr_assert_eq(m->cols, 256);
+    return output_error(r, m, 8, 1);
+}
+
+static bool same_integers(const struct result *a, const struct result *b,
+                          const struct matrix *m)
+{
+    return !memcmp(a->tables, b->tables,
+                   (size_t)(m->rows * m->cols) * sizeof(f16_t)) &&
+           a->stats.sse == b->stats.sse;
+}
+
+Test(feedback, integers)
+{
+    static const struct {
+        int bits;
+        uint64_t block;
+    } forms[] = { { 4, 32 }, { 4, 256 }, { 8, 256 }, { 4, 0 }, { 8, 0 } };
+    struct err e = ERR_INIT;
+    struct par *par = par_new(3, &e);
+    size_t i;
+
+    for (i = 0; i < 5; i++) {
+        struct matrix m = matrix(70, 256);
+        struct qz_moment *mo = moment(inputs(256, 1000), 256, NULL);
+        struct result fed, plain, again;
+        double a, b;
+
+        m.m[0][0] = mo;
+        run_integers(&plain, &m, forms[i].bits, forms[i].block, false, NULL);
+        run_integers(&fed, &m, forms[i].bits, forms[i].block, true, NULL);
+        a = integers_error(&plain, &m);
+        b = integers_error(&fed, &m);
+        cr_assert_lt(b, 0.6 * a, "int%d, %d: %g of %g", forms[i].bits,
+                     (int)forms[i].block, b, a);
+        cr_assert_gt(fed.stats.sse, plain.stats.sse);
+        run_integers(&again, &m, forms[i].bits, forms[i].block, true, par);
+        cr_assert(same_integers(&fed, &again, &m), "threads");
+        drop(&again);
+        cpu_mask(0);
+        run_integers(&again, &m, forms[i].bits, forms[i].block, true, NULL);
+        cpu_mask(~0u);
+        cr_assert(same_integers(&fed, &again, &m), "SIMD level");
+        drop(&again);
+        drop(&plain);
+        drop(&fed);
+        qz_moment_free(mo);
+        mem_free(m.v);
+    }
+    par_free(par);
+}
+
+/* Two kinds of rows, and columns that nobody has moments of. */
+Test(feedback, integers_in_tiles)
+{
+    struct matrix m = matrix(70, 256);
+    struct qz_moment *a = moment(inputs(100, 300), 100, NULL);
+    struct qz_moment *b = moment(inputs(116, 300), 116, NULL);
+    struct result fed, plain;
+    uint64_t i;
+
+    m.width[0] = 100;
+    m.width[1] = 40;
+    m.width[2] = 116;
+    m.split = 37;
+    m.m[0][0] = a;
+    m.m[1][2] = b;
+    run_integers(&plain, &m, 4, 64, false, NULL);
+    run_integers(&fed, &m, 4, 64, true, NULL);
+    cr_assert_lt(integers_error(&fed, &m), 0.7 * integers_error(&plain, &m));
+    for (i = 0; i < 70 * 256; i++)
+        if (i / 256 < 37 ? i % 256 >= 100 : i % 256 < 140)
+            cr_assert_eq(fed.tables[i], plain.tables[i]);
+    drop(&fed);
+    drop(&plain);
+    qz_moment_free(a);
+    qz_moment_free(b);
+    mem_free(m.v);
+}
+
+Test(feedback, integers_without_memory)
+{
+    struct matrix m = matrix(16, 64);
+    struct qz_moment *mo = moment(inputs(64, 60), 64, NULL);
+    uint8_t b[4];
+    long n;
+
+    m.m[0][0] = mo;
+    for (n = 1;; n++) {
+        struct qz_source src = source(&m, true);
+        struct err e = ERR_INIT;
+        struct qz_linear *l;
+        int rc = -1;
+
+        mem_fail_at(n, false);
+        l = qz_linear_new(&src, 4, 32, NULL, &e);
+        if (l)
+            rc = qz_linear_read_values(l, 0, b, 4, &e);
+        mem_fail_at(-1, false);
+        qz_linear_free(l);
+        if (rc == 0)
+            break;
+        cr_assert_eq(e.code, ERR_NOMEM, "%s", e.text);
+    }
     qz_moment_free(mo);
     mem_free(m.v);
 }
