@@ -196,10 +196,25 @@ static enum mil_dtype index_dtype(int bits)
     }
 }
 
+/* What begins at `start` is dropped where the line before it is the same: the
+ * outputs of an LM head are pieces of one tensor. */
+static void note_once(struct buf *notes, size_t start)
+{
+    size_t n = notes->len - start;
+
+    if (!notes->data || n > start ||
+        memcmp(notes->data + start - n, notes->data + start, n) != 0)
+        return;
+    notes->len = start;
+    notes->data[start] = '\0';
+}
+
 static int group_rows(struct cv_job *j, struct cv_part *part,
                       const struct weight_raw *raw, uint64_t wanted,
                       uint64_t *group, struct err *e)
 {
+    size_t before = j->notes.len;
+
     *group = qz_fit_group(raw->rows, wanted);
     if (!wanted || *group == wanted)
         return 0;
@@ -218,6 +233,7 @@ static int group_rows(struct cv_job *j, struct cv_part *part,
                *group < 4 ? " (small groups halve the speed of the Neural "
                             "Engine)"
                           : "");
+    note_once(&j->notes, before);
     return 0;
 }
 
@@ -226,6 +242,8 @@ static int block_cols(struct cv_job *j, struct cv_part *part,
                       const struct weight_raw *raw, uint64_t wanted,
                       uint64_t *block, struct err *e)
 {
+    size_t before = j->notes.len;
+
     if (!wanted || wanted == CV_ROW)
         return 0;
     *block = qz_fit_group(raw->cols, wanted);
@@ -243,6 +261,7 @@ static int block_cols(struct cv_job *j, struct cv_part *part,
                "tensor '%s': %" PRIu64 " columns are not divisible by a block "
                "of %" PRIu64 ", using %" PRIu64 "\n",
                raw->tensor, raw->cols, wanted, *block);
+    note_once(&j->notes, before);
     return 0;
 }
 

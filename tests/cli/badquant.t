@@ -59,6 +59,8 @@ test_smaller_groups_are_told() {
     run anemll-convert --hf "$(tiny)" --ctx 128 --lut 4,24 --no-gate -o out
     expect_exit 0
     expect_err "tensor '$Q': 128 rows are not divisible by a group of 24, using 16"
+    n=$(grep -c "'model.embed_tokens.weight': 32 rows" stderr)
+    [ "$n" = 1 ] || fail "$n lines of the LM head's parts"
     grep -q '"group_requested": 24' out/report.json || fail "report.json"
     run anemll-inspect out --weights
     grep -q "layers.1.self_attn.q_proj.weight  *LUT4,16 " stdout || fail "16"
