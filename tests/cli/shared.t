@@ -86,8 +86,9 @@ test_a_package_that_is_not_ours() {
     expect_exit 0
     m=$(fixture qwen3-tiny)
     run anemll-check p --hf "$m" --json
-    expect_exit 0
+    expect_exit 1 # right logits, but keys that ANEMLL's runtimes ask for lack
     [ "$(json stdout verdict)" = PASS ] || fail "verdict"
+    [ "$(json stdout lint.errors)" = 5 ] || fail "lint"
 }
 # What evaluating all experts costs, from the config alone.
 test_plan_of_a_large_mixture_of_experts() {
