@@ -338,7 +338,7 @@ static int run_piece(struct piece_job *j, struct par *par, struct err *e)
         struct worker *w = &j->workers[i];
 
         if (!rc && w->e.code)
-            rc = err_set(e, w->e.code, "%s", w->e.text);
+            rc = err_copy(e, &w->e);
         mem_free(w->want);
         mem_free(w->have);
     }

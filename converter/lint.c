@@ -61,7 +61,7 @@ void lint_add_err(struct lint *l, enum lint_id id, const char *where,
                   const struct err *found)
 {
     if (found->code == ERR_NOMEM)
-        err_set(l->e, ERR_NOMEM, "%s", found->text);
+        err_copy(l->e, found);
     else
         lint_add(l, id, where, "%s", found->text);
 }

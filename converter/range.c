@@ -76,7 +76,7 @@ static int judge(struct cv_job *j, const struct range_report *r, struct err *e)
         return 0;
     if (weights_check(&j->ckpt, e))
         return err_in(e, "'%s'", j->opt.model);
-    err_set(e, why.code, "%s", why.text);
+    err_copy(e, &why);
     return err_in(e, "fp16 range");
 }
 

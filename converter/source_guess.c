@@ -79,9 +79,7 @@ static int try_tensor(struct guess *g, const char *name, const struct need *n,
         int rc;
 
         if (package_source_add(g->s, g->f, &is, g->c, &unfit))
-            return unfit.code == ERR_NOMEM
-                       ? err_set(e, ERR_NOMEM, "%s", unfit.text)
-                       : 0;
+            return unfit.code == ERR_NOMEM ? err_copy(e, &unfit) : 0;
         rc = compare(g, &follows, &factor, e);
         package_source_drop(g->s);
         if (rc)

@@ -300,7 +300,7 @@ int stored_measure(const struct package_source *src, size_t piece,
     }
     for (size_t i = 0; !rc && i < width; i++)
         if (w.errors[i].code)
-            rc = err_set(e, w.errors[i].code, "%s", w.errors[i].text);
+            rc = err_copy(e, &w.errors[i]);
     for (size_t i = 0; !rc && i < blocks; i++) {
         out->sse += w.blocks[i].sse;
         out->energy += w.blocks[i].energy;

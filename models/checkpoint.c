@@ -82,7 +82,7 @@ static int without_weights(struct opening *o, struct err *e)
     c->st = NULL;
     if (o->files.index)
         o->index = read_json(c->dir, CKPT_INDEX_NAME, MAX_INDEX, &bad);
-    return bad.code == ERR_NOMEM ? err_set(e, bad.code, "%s", bad.text) : 0;
+    return bad.code == ERR_NOMEM ? err_copy(e, &bad) : 0;
 }
 
 static int open_weights(struct opening *o, struct err *e)
@@ -95,7 +95,7 @@ static int open_weights(struct opening *o, struct err *e)
     if (c->st && !judge_sparse(c, &o->closed))
         return 0;
     if (o->closed.code == ERR_NOMEM)
-        return err_set(e, o->closed.code, "%s", o->closed.text);
+        return err_copy(e, &o->closed);
     return without_weights(o, e);
 }
 
@@ -150,7 +150,7 @@ static int parse_config(struct opening *o, struct err *e)
         /* Both reasons in one line, quantization first. */
         if ((words || o->sign) && why.code == ERR_UNSUPPORTED)
             return refuse_quant(o, &why, e);
-        err_set(e, why.code, "%s", why.text);
+        err_copy(e, &why);
         return err_in(e, "'%s/" CKPT_CONFIG_NAME "'", c->dir);
     }
     /* Without tensors the config, or the names in the index, decide. */
@@ -164,7 +164,7 @@ static int parse_config(struct opening *o, struct err *e)
                        o->closed.text);
         return 0;
     }
-    return o->closed.code ? err_set(e, o->closed.code, "%s", o->closed.text)
+    return o->closed.code ? err_copy(e, &o->closed)
                           : ckpt_no_weights(c->dir, &o->files, e);
 }
 

@@ -120,7 +120,7 @@ static int errors_report(const struct oracle *o, struct err *e)
         if (w->err.code != ERR_OK && (!first || w->err_at < first->err_at))
             first = w;
     }
-    return first ? err_set(e, first->err.code, "%s", first->err.text) : 0;
+    return first ? err_copy(e, &first->err) : 0;
 }
 
 struct oracle_mat oracle_layer_mat(int64_t layer, const char *stem, size_t out,

@@ -401,7 +401,7 @@ static int open_both(struct st *s, const char *dir, const char *single,
 
     if (read_index(&x, index_path, &why) && why.code != ERR_INPUT &&
         why.code != ERR_UNSUPPORTED) {
-        rc = err_set(e, why.code, "%s", why.text);
+        rc = err_copy(e, &why);
     } else if (why.code != ERR_OK) {
         rc = open_single(s, single, e);
         if (!rc)

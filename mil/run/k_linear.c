@@ -89,7 +89,7 @@ static int report_failure(const struct run_ctx *c, struct err *e)
         if (f->err.code != ERR_OK && (!first || f->at < first->at))
             first = f;
     }
-    return first ? err_set(e, first->err.code, "%s", first->err.text) : 0;
+    return first ? err_copy(e, &first->err) : 0;
 }
 
 void run_gemm(struct run_ctx *c, const struct gemm_batch *b)
