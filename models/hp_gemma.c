@@ -20,13 +20,14 @@
 #define FIELD(member) offsetof(struct hparams, member)
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Far above any model, and small enough that no product overflows. */
+/* Far above any model, and small enough that no product overflows; of the
+ * window also what readers of meta.yaml take (meta_read.c, lint_meta.c). */
 #define MAX_VOCAB (1 << 28)
 #define MAX_WIDTH (1 << 20)
 #define MAX_INNER (1 << 24)
 #define MAX_HEADS (1 << 16)
 #define MAX_EXPERTS (1 << 16)
-#define MAX_WINDOW (1 << 30)
+#define MAX_WINDOW (1 << 24)
 #define MAX_POSITIONS 9007199254740992.0
 
 /* Absent: the class default; null: an error in transformers too. */
@@ -52,10 +53,11 @@
     {                                                             \
         key, HP_FLAG, FIELD(member), HP_CLASS, HP_ASK, 0, 0, 0, 0 \
     }
+/* A cap that fp16 does not hold would be an infinity, the logits NaN. */
 #define SOFTCAP                                                             \
     {                                                                       \
         "final_logit_softcapping", HP_REAL, FIELD(final_softcap), HP_LEAVE, \
-            HP_LEAVE, 0, 1e-3, 1e6, 0                                       \
+            HP_LEAVE, 0, 1e-3, 65504, 0                                     \
     }
 #define GELU                                                        \
     {                                                               \

@@ -45,6 +45,25 @@ test_window_of_nothing() {
         rm -r m
     done
 }
+test_window_beyond_what_a_package_can_state() {
+    for arch in gemma3 gemma4; do
+        model m "$arch"
+        config 's/"sliding_window": 32/"sliding_window": 16777217/'
+        bad 3 "'sliding_window' is 16777217, allowed are 1 to 16777216" --
+        config 's/"sliding_window": 16777217/"sliding_window": 16777216/'
+        run anemll-convert --hf m --ctx 64 --lut 4 --no-gate -o out
+        expect_exit 0
+        rm -r m out
+    done
+}
+test_soft_cap_beyond_fp16() {
+    model m gemma4
+    config 's/"final_logit_softcapping": 30[.0]*/"final_logit_softcapping": 65520/'
+    bad 3 "'final_logit_softcapping' is 65520, allowed are 0.001 to 65504" --
+    config 's/"final_logit_softcapping": 65520/"final_logit_softcapping": 65504/'
+    run anemll-convert --hf m --ctx 64 --lut none --require-gate -o out
+    expect_exit 0
+}
 test_bidirectional_attention() {
     model m gemma4
     config 's/"use_bidirectional_attention": null/"use_bidirectional_attention": "all"/'
