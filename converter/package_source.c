@@ -466,6 +466,15 @@ void package_source_at(const struct package_source *s, size_t i,
     }
 }
 
+bool package_source_find(const struct package_source *s, const char *name,
+                         size_t *i)
+{
+    for (*i = 0; s && *i < s->n; ++*i)
+        if (!strcmp(s->pieces[*i].is.name, name))
+            return true;
+    return false;
+}
+
 /* ---- where and how ---- */
 
 uint64_t source_locate(const struct source_piece *p, uint64_t el, uint64_t *run)

@@ -60,6 +60,10 @@ double source_unfold(const struct source_piece *p, double v);
 size_t package_source_count(const struct package_source *s);
 void package_source_at(const struct package_source *s, size_t i,
                        struct source_piece *out);
+/* The piece that a constant is, by the constant's name; false: there is none,
+ * or s is NULL. */
+bool package_source_find(const struct package_source *s, const char *name,
+                         size_t *i);
 /* Elements [first, first + n) of piece i as the constant holds them, and the
  * 2^bits entries of one of its tables. Thread-safe. */
 int package_source_values(const struct package_source *s, size_t i,

@@ -853,7 +853,6 @@ static void part_json(const struct cv_part *p, struct js_writer *w)
 void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
 {
     const struct hparams *hp = &j->ckpt.hp;
-    struct err ignored = ERR_INIT; /* a line that is null tells it */
 
     js_w_object(w, key);
     js_w_uint(w, "schema", 1);
@@ -895,15 +894,6 @@ void cv_plan_json(const struct cv_job *j, struct js_writer *w, const char *key)
     js_w_uint(w, "disk_bytes", j->disk_bytes);
     js_w_uint(w, "memory_bytes", j->memory_bytes);
     js_w_double(w, "fp16_scale", ldexp(1, j->stream_exp));
-    js_w_array(w, "notes", false);
-    for (const char *s = buf_text(&j->notes); *s;) {
-        size_t n = strcspn(s, "\n");
-        char *line = mem_strndup(s, n, &ignored);
-
-        js_w_string(w, NULL, line);
-        mem_free(line);
-        s += n + (s[n] == '\n');
-    }
-    js_w_end(w);
+    js_w_lines(w, "notes", buf_text(&j->notes));
     js_w_end(w);
 }

@@ -32,7 +32,6 @@ struct report {
 };
 
 static const char *const part_kinds[] = { "embeddings", "ffn", "lmhead" };
-static const char *const forms[] = { "fp16", "palettized", "linear" };
 
 struct report *report_new(const struct cv_job *j, const char *dir,
                           struct err *e)
@@ -179,7 +178,8 @@ static int check_promise(const struct stored *s, const struct planned *p,
         return err_set(e, ERR_MISMATCH,
                        "constant '%s' was promised to be %s, the file holds "
                        "it as %s",
-                       s->name, forms[form], forms[s->form]);
+                       s->name, stored_form_name(form),
+                       stored_form_name(s->form));
     if (!p->m)
         return s->bits == 16 ? 0 : broken(s, "bits", 16, (uint64_t)s->bits, e);
     values = (s->weights * (uint64_t)p->m->asked.bits + 7) / 8;
@@ -200,15 +200,15 @@ static int check_promise(const struct stored *s, const struct planned *p,
     return 0;
 }
 
-static void add_sums(struct sums *t, const struct stored *s, double asked,
-                     const struct stored_loss *loss)
+static void join(struct sums *to, const struct sums *t)
 {
-    t->weights += s->weights;
-    t->value_bytes += s->value_bytes;
-    t->table_bytes += s->table_bytes;
-    t->asked += asked;
-    t->loss.sse += loss->sse;
-    t->loss.energy += loss->energy;
+    to->weights += t->weights;
+    to->value_bytes += t->value_bytes;
+    to->table_bytes += t->table_bytes;
+    to->file_bytes += t->file_bytes;
+    to->asked += t->asked;
+    to->loss.sse += t->loss.sse;
+    to->loss.energy += t->loss.energy;
 }
 
 static void loss_json(const struct stored_loss *loss, struct js_writer *w)
@@ -248,7 +248,7 @@ static void row_json(struct report *r, const struct cv_part *part,
     for (int i = 0; i < s->type.rank; i++)
         js_w_int(w, NULL, s->type.dims[i]);
     js_w_end(w);
-    js_w_string(w, "kind", forms[s->form]);
+    js_w_string(w, "kind", stored_form_name(s->form));
     js_w_int(w, "bits", s->bits);
     if (p->m) {
         js_w_int(w, "bits_requested", p->m->asked.bits);
@@ -297,16 +297,12 @@ static int find_loss(const struct report *r, const struct stored *s,
                      const struct package_source *src, struct stored_loss *loss,
                      struct err *e)
 {
-    struct source_piece piece;
+    size_t i;
 
     if (known_loss(r, m, loss))
         return 0;
-    for (size_t i = 0; i < package_source_count(src); i++) {
-        package_source_at(src, i, &piece);
-        if (!strcmp(piece.name, s->name))
-            return stored_measure(src, i, &r->job->ckpt, r->job->opt.par, loss,
-                                  e);
-    }
+    if (package_source_find(src, s->name, &i))
+        return stored_measure(src, i, &r->job->ckpt, r->job->opt.par, loss, e);
     return err_set(e, ERR_MISMATCH, "the list of sources lacks constant '%s'",
                    s->name);
 }
@@ -315,17 +311,21 @@ static int add_row(struct report *r, const struct cv_part *part,
                    const struct stored *s, const struct planned *p,
                    const struct stored_loss *loss, struct err *e)
 {
-    double asked =
-        p->m ? bits_asked(&p->m->asked, p->m) : 16.0 * (double)s->weights;
+    const struct sums one = { .weights = s->weights,
+                              .value_bytes = s->value_bytes,
+                              .table_bytes = s->table_bytes,
+                              .asked = p->m ? bits_asked(&p->m->asked, p->m)
+                                            : 16.0 * (double)s->weights,
+                              .loss = *loss };
 
     if (check_promise(s, p, e))
         return -1;
-    add_sums(&r->parts[r->n].all, s, asked, loss);
+    join(&r->parts[r->n].all, &one);
     if (p->m || p->kept)
-        add_sums(&r->parts[r->n].matrices, s, asked, loss);
+        join(&r->parts[r->n].matrices, &one);
     if (part->kind != CV_EMBEDDINGS && (p->m || (p->kept && p->kept->pinned)))
-        add_sums(&r->counted, s, asked, loss);
-    row_json(r, part, s, p, asked, loss);
+        join(&r->counted, &one);
+    row_json(r, part, s, p, one.asked, loss);
     return 0;
 }
 
@@ -407,17 +407,6 @@ static void sums_json(const struct sums *t, const char *key,
     js_w_double(w, "bits_per_weight", achieved(t));
     loss_json(&t->loss, w);
     js_w_end(w);
-}
-
-static void join(struct sums *to, const struct sums *t)
-{
-    to->weights += t->weights;
-    to->value_bytes += t->value_bytes;
-    to->table_bytes += t->table_bytes;
-    to->file_bytes += t->file_bytes;
-    to->asked += t->asked;
-    to->loss.sse += t->loss.sse;
-    to->loss.energy += t->loss.energy;
 }
 
 static void end_json(struct report *r)

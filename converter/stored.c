@@ -12,6 +12,13 @@
 #include "converter/base/mem.h"
 #include "converter/program_priv.h"
 
+const char *stored_form_name(enum stored_form form)
+{
+    static const char *const names[] = { "fp16", "palettized", "linear" };
+
+    return names[form];
+}
+
 /* ---- what there is ---- */
 
 static void set_plain(struct stored *s, const struct mil_const *c)

@@ -10,6 +10,8 @@
 #include "converter/package_source.h"
 
 enum stored_form { STORED_PLAIN, STORED_TABLES, STORED_INTEGERS };
+/* "fp16", "palettized", "linear", as report.json has them. */
+const char *stored_form_name(enum stored_form form);
 struct stored {
     const char *name;   /* of the constant */
     const char *tensor; /* canonical name in the checkpoint; NULL: unknown */

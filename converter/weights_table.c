@@ -46,8 +46,6 @@ struct row {
     double snr;
 };
 
-static const char *const kinds[] = { "fp16", "palettized", "linear" };
-
 /* ---- one constant ---- */
 
 static void mismatch(struct table *t, const struct file *f, const char *name,
@@ -64,11 +62,11 @@ static void compare_said(struct table *t, const struct file *f,
     const struct stored *s = r->s;
     const struct report_said *said = &r->said;
 
-    if (said->kind && strcmp(said->kind, kinds[s->form]) != 0)
+    if (said->kind && strcmp(said->kind, stored_form_name(s->form)) != 0)
         buf_printf(&t->mismatches,
                    "%s, '%s': " REPORT_NAME " says '%.20s', the file holds "
                    "'%s'\n",
-                   f->name, s->name, said->kind, kinds[s->form]);
+                   f->name, s->name, said->kind, stored_form_name(s->form));
     if (said->weights != s->weights)
         mismatch(t, f, s->name, "weights", (double)said->weights,
                  (double)s->weights);
@@ -92,16 +90,14 @@ static int measure(struct table *t, const struct file *f, struct row *r,
                    struct err *e)
 {
     struct source_piece piece;
+    size_t i;
 
-    for (size_t i = 0; f->src && i < package_source_count(f->src); i++) {
-        package_source_at(f->src, i, &piece);
-        if (strcmp(piece.name, r->s->name) != 0)
-            continue;
+    if (package_source_find(f->src, r->s->name, &i)) {
         if (stored_measure(f->src, i, t->q->ckpt, t->q->par, &r->loss, e))
             return -1;
+        package_source_at(f->src, i, &piece);
         r->measured = r->has_loss = true;
         r->tensor = piece.tensor;
-        break;
     }
     if (r->measured && isfinite(r->said.sse) && r->has_said &&
         !(fabs(r->said.sse - r->loss.sse) <=
@@ -194,15 +190,6 @@ static void row_text(const struct row *r, struct buf *out)
     buf_puts(out, "\n");
 }
 
-static void number_json(struct js_writer *w, const char *key, double v,
-                        bool known)
-{
-    if (known)
-        js_w_double(w, key, v);
-    else
-        js_w_null(w, key);
-}
-
 static void row_json(const struct row *r, const struct file *f,
                      struct js_writer *w)
 {
@@ -219,7 +206,7 @@ static void row_json(const struct row *r, const struct file *f,
     for (int i = 0; i < s->type.rank; i++)
         js_w_int(w, NULL, s->type.dims[i]);
     js_w_end(w);
-    js_w_string(w, "kind", kinds[s->form]);
+    js_w_string(w, "kind", stored_form_name(s->form));
     js_w_int(w, "bits", s->bits);
     if (s->form != STORED_PLAIN)
         js_w_uint(w, s->form == STORED_INTEGERS ? "block" : "group", s->group);
@@ -228,11 +215,11 @@ static void row_json(const struct row *r, const struct file *f,
     js_w_uint(w, "weights", s->weights);
     js_w_uint(w, "value_bytes", s->value_bytes);
     js_w_uint(w, "table_bytes", s->table_bytes);
-    number_json(w, "bits_per_weight_requested", r->said.bits_requested,
-                r->has_said);
+    js_w_double(w, "bits_per_weight_requested",
+                r->has_said ? r->said.bits_requested : (double)NAN);
     js_w_double(w, "bits_per_weight", stored_bits(s));
-    number_json(w, "sse", r->loss.sse, r->has_loss);
-    number_json(w, "snr_db", r->snr, r->has_loss);
+    js_w_double(w, "sse", r->has_loss ? r->loss.sse : (double)NAN);
+    js_w_double(w, "snr_db", r->has_loss ? r->snr : (double)NAN);
     js_w_bool(w, "measured", r->measured);
     js_w_end(w);
 }
@@ -384,22 +371,6 @@ static int package_parts(struct table *t, struct err *e)
 
 /* ---- the table ---- */
 
-static void lines_json(struct js_writer *w, const char *key, const char *s)
-{
-    struct err e = ERR_INIT;
-
-    js_w_array(w, key, false);
-    while (*s) {
-        size_t n = strcspn(s, "\n");
-        char *line = mem_strndup(s, n, &e);
-
-        js_w_string(w, NULL, line);
-        mem_free(line);
-        s += n + (s[n] == '\n');
-    }
-    js_w_end(w);
-}
-
 static void begin(struct table *t)
 {
     if (t->w) {
@@ -440,9 +411,9 @@ static void finish(struct table *t)
                 t->all.weights
                     ? 8.0 * (double)t->all.bytes / (double)t->all.weights
                     : 0);
-    number_json(t->w, "sse", t->all.loss.sse, t->all.known);
+    js_w_double(t->w, "sse", t->all.known ? t->all.loss.sse : (double)NAN);
     js_w_end(t->w);
-    lines_json(t->w, "mismatches", buf_text(&t->mismatches));
+    js_w_lines(t->w, "mismatches", buf_text(&t->mismatches));
     js_w_end(t->w);
 }
 

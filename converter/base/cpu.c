@@ -77,20 +77,22 @@ void cpu_mask(unsigned allowed)
     atomic_store(&allowed_mask, allowed);
 }
 
+const struct cpu_level cpu_levels[CPU_LEVELS] = {
+    { "scalar", 0 },
+    { "avx2", CPU_AVX2 },
+    { "avx512", CPU_AVX2 | CPU_AVX512 },
+    { "neon", CPU_NEON },
+};
+
 int cpu_mask_by_name(const char *name, struct err *e)
 {
-    static const struct {
-        const char *name;
-        unsigned mask;
-    } table[] = {
-        { "auto", UINT_MAX }, { "scalar", 0 },
-        { "avx2", CPU_AVX2 }, { "avx512", CPU_AVX2 | CPU_AVX512 },
-        { "neon", CPU_NEON },
-    };
-
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (strcmp(name, table[i].name) == 0) {
-            cpu_mask(table[i].mask);
+    if (strcmp(name, "auto") == 0) {
+        cpu_mask(UINT_MAX);
+        return 0;
+    }
+    for (size_t i = 0; i < CPU_LEVELS; i++)
+        if (strcmp(name, cpu_levels[i].name) == 0) {
+            cpu_mask(cpu_levels[i].mask);
             return 0;
         }
     return err_set(e, ERR_USAGE,

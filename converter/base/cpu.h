@@ -16,7 +16,15 @@ enum cpu_feature {
 unsigned cpu_features(void);
 /* Allows only these. For main() and tests, before threads start. */
 void cpu_mask(unsigned allowed);
-/* "scalar", "avx2", "avx512", "neon", "auto". Returns 0 or -1 (ERR_USAGE). */
+/* Every instruction set, from portable C up: its name and the features that it
+ * is. */
+struct cpu_level {
+    const char *name;
+    unsigned mask;
+};
+enum { CPU_LEVELS = 4 };
+extern const struct cpu_level cpu_levels[CPU_LEVELS];
+/* The name of one of these, or "auto". Returns 0 or -1 (ERR_USAGE). */
 int cpu_mask_by_name(const char *name, struct err *e);
 /* Cores that this process may use. */
 int cpu_count(void);

@@ -88,6 +88,8 @@ void js_w_uint(struct js_writer *w, const char *key, uint64_t v);
 void js_w_int(struct js_writer *w, const char *key, int64_t v);
 void js_w_bool(struct js_writer *w, const char *key, bool v);
 void js_w_null(struct js_writer *w, const char *key);
+/* An array of the lines of a text, each as a string. */
+void js_w_lines(struct js_writer *w, const char *key, const char *text);
 /* A quoted and escaped JSON string. */
 void js_quote(struct buf *out, const char *s, size_t len);
 

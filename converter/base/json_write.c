@@ -150,3 +150,16 @@ void js_w_null(struct js_writer *w, const char *key)
     lead(w, key);
     buf_puts(w->out, "null");
 }
+
+void js_w_lines(struct js_writer *w, const char *key, const char *text)
+{
+    js_w_array(w, key, false);
+    while (*text != '\0') {
+        size_t n = strcspn(text, "\n");
+
+        lead(w, NULL);
+        js_quote(w->out, text, n);
+        text += n + (text[n] == '\n');
+    }
+    js_w_end(w);
+}

@@ -210,17 +210,6 @@ static int speed(struct qz_scratch *s, const uint16_t *v, const float *imp,
     return 0;
 }
 
-static const struct {
-    const char *name;
-    unsigned mask;
-} levels[] = {
-    { "scalar", 0 },
-    { "avx2", CPU_AVX2 },
-    { "avx512", CPU_AVX2 | CPU_AVX512 },
-    { "neon", CPU_NEON },
-};
-enum { LEVELS = sizeof levels / sizeof levels[0] };
-
 /* The best one ran above. */
 static int by_level(struct qz_scratch *s, const uint16_t *v, double seconds,
                     struct err *e)
@@ -231,15 +220,15 @@ static int by_level(struct qz_scratch *s, const uint16_t *v, double seconds,
     size_t l, w;
 
     for (w = 3; w < WIDTHS; w++)
-        for (l = 0; l < LEVELS; l++) {
-            if ((levels[l].mask & ~have) != 0)
+        for (l = 0; l < CPU_LEVELS; l++) {
+            if ((cpu_levels[l].mask & ~have) != 0)
                 continue;
-            cpu_mask(levels[l].mask);
+            cpu_mask(cpu_levels[l].mask);
             if (best_time(s, v, NULL, ROWS * COLS, POOL, widths[w], seconds, &t,
                           &sse, e))
                 return -1;
             snprintf(what, sizeof what, "%d x %d gauss, LUT%d, %s", ROWS, COLS,
-                     widths[w], levels[l].name);
+                     widths[w], cpu_levels[l].name);
             line(what, 1e-6 * POOL * ROWS * COLS / t, "M/s", NONE, 0);
         }
     cpu_mask(have);
@@ -555,9 +544,9 @@ static void machine(void)
             load = -1;
         fclose(f);
     }
-    for (l = LEVELS - 1; l > 0 && (levels[l].mask & ~have) != 0; l--)
+    for (l = CPU_LEVELS - 1; l > 0 && (cpu_levels[l].mask & ~have) != 0; l--)
         ;
-    printf("instruction set %s, %d cores", levels[l].name, cpu_count());
+    printf("instruction set %s, %d cores", cpu_levels[l].name, cpu_count());
     if (load >= 0)
         printf(", %.1f processes wanted to run in the last minute", load);
     printf("\n\n");

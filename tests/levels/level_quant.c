@@ -252,26 +252,15 @@ static uint64_t matrix_digest(struct matrix *m, int threads)
     return h;
 }
 
-static const struct {
-    const char *name;
-    unsigned mask;
-} levels[] = {
-    { "scalar", 0 },
-    { "avx2", CPU_AVX2 },
-    { "avx512", CPU_AVX2 | CPU_AVX512 },
-    { "neon", CPU_NEON },
-};
-enum { LEVELS = sizeof levels / sizeof levels[0] };
-
 static unsigned have;
 static uint64_t all = UINT64_C(0xcbf29ce484222325);
 static long compared, differ;
 
 static bool use(int level)
 {
-    if ((levels[level].mask & ~have) != 0)
+    if ((cpu_levels[level].mask & ~have) != 0)
         return false;
-    cpu_mask(levels[level].mask);
+    cpu_mask(cpu_levels[level].mask);
     return true;
 }
 
@@ -289,7 +278,7 @@ static void check(const char *what, int level, int threads, uint64_t h,
         return;
     differ++;
     fprintf(stderr, "%s: not the same with %s on %d threads\n", what,
-            levels[level].name, threads);
+            cpu_levels[level].name, threads);
 }
 
 static void groups(void)
@@ -313,7 +302,7 @@ static void groups(void)
                     g.imp[i] = (float)(1 + rnd(1000)) / 64;
                 }
                 for (weighted = 0; weighted < 2; weighted++)
-                    for (level = 0; level < LEVELS; level++) {
+                    for (level = 0; level < CPU_LEVELS; level++) {
                         if (!use(level))
                             continue;
                         snprintf(what, sizeof what,
@@ -346,7 +335,7 @@ static void matrices(void)
     }
     for (j = 0; j < COLS; j++)
         m.imp[j] = (float)(1 + rnd(100)) / 32;
-    for (level = 0; level < LEVELS; level++)
+    for (level = 0; level < CPU_LEVELS; level++)
         for (threads = 1; threads <= 3 && use(level); threads++)
             check("matrix", level, threads, matrix_digest(&m, threads), &h);
 }
@@ -359,9 +348,9 @@ int main(void)
     groups();
     matrices();
     printf("%ld results alike", compared - differ);
-    for (level = 0; level < LEVELS; level++)
+    for (level = 0; level < CPU_LEVELS; level++)
         if (use(level))
-            printf(" %s", levels[level].name);
+            printf(" %s", cpu_levels[level].name);
     printf(", %ld differ; digest %016" PRIx64 "\n", differ, all);
     return differ != 0;
 }

@@ -12,6 +12,7 @@
 #include "converter/base/mem.h"
 #include "quant/linear.h"
 #include "quant/quant.h"
+#include "t_quant.h"
 
 static uint64_t seed = 21;
 
@@ -883,26 +884,11 @@ Test(feedback, integers_without_memory)
 {
     struct matrix m = matrix(16, 64);
     struct qz_moment *mo = moment(inputs(64, 60), 64, NULL);
-    uint8_t b[4];
-    long n;
+    struct qz_source src;
 
     m.m[0][0] = mo;
-    for (n = 1;; n++) {
-        struct qz_source src = source(&m, true);
-        struct err e = ERR_INIT;
-        struct qz_linear *l;
-        int rc = -1;
-
-        mem_fail_at(n, false);
-        l = qz_linear_new(&src, 4, 32, NULL, &e);
-        if (l)
-            rc = qz_linear_read_values(l, 0, b, 4, &e);
-        mem_fail_at(-1, false);
-        qz_linear_free(l);
-        if (rc == 0)
-            break;
-        cr_assert_eq(e.code, ERR_NOMEM, "%s", e.text);
-    }
+    src = source(&m, true);
+    t_quant_linear_without_memory(&src);
     qz_moment_free(mo);
     mem_free(m.v);
 }

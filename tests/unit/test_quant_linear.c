@@ -10,6 +10,7 @@
 #include "converter/base/cpu.h"
 #include "converter/base/mem.h"
 #include "quant/linear.h"
+#include "t_quant.h"
 
 static uint64_t seed = 31;
 
@@ -478,28 +479,12 @@ Test(linear, refusals)
 Test(linear, every_failed_allocation_is_reported)
 {
     struct matrix m = matrix(16, 64, false);
-    uint8_t b[4];
-    long n;
+    struct qz_source src = { .rows = 16,
+                             .cols = 64,
+                             .format = QZ_BF16,
+                             .read_rows = read_rows,
+                             .cookie = &m };
 
-    for (n = 1;; n++) {
-        struct qz_source src = { .rows = 16,
-                                 .cols = 64,
-                                 .format = QZ_BF16,
-                                 .read_rows = read_rows,
-                                 .cookie = &m };
-        struct err e = ERR_INIT;
-        struct qz_linear *l;
-        int rc = -1;
-
-        mem_fail_at(n, false);
-        l = qz_linear_new(&src, 4, 32, NULL, &e);
-        if (l)
-            rc = qz_linear_read_values(l, 0, b, 4, &e);
-        mem_fail_at(-1, false);
-        qz_linear_free(l);
-        if (rc == 0)
-            break;
-        cr_assert_eq(e.code, ERR_NOMEM, "%s", e.text);
-    }
+    t_quant_linear_without_memory(&src);
     mem_free(m.v);
 }
