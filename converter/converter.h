@@ -108,6 +108,8 @@ struct cv_part {
     uint64_t model_bytes;    /* program message, likewise */
     uint64_t compiled_bytes; /* compiled form but for its weights; 0: none */
     uint64_t weights;        /* elements of the matrices to palettize */
+    uint64_t guided;         /* of these, in matrices that calibration or
+                                importances can change */
     uint64_t expert_bytes;   /* matrices of experts, their tables included */
     uint64_t report_bytes;   /* in report.json, about */
     uint64_t largest_blob;

@@ -442,10 +442,18 @@ void cv_keep_narrowest(struct cv_lut *least, const struct cv_lut *l)
         *least = *l;
 }
 
+/* One scale for a whole matrix is given by its largest value, and integers
+ * without error feedback are the nearest: nothing is left to weigh. */
+static bool is_guided(const struct cv_matrix *m)
+{
+    return m->method == CV_GPTQ ||
+           (m->method != CV_KMEANS && !(m->lut.linear && !m->lut.group));
+}
+
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
                      enum cv_emit emit, struct err *e)
 {
-    part->weights = part->largest_blob = part->largest_table = 0;
+    part->weights = part->guided = part->largest_blob = part->largest_table = 0;
     part->largest_axis = 0;
     part->expert_bytes = 0;
     part->report_bytes = REPORT_SUMS;
@@ -462,6 +470,8 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
         const struct cv_matrix *q = p->matrices->items[i];
 
         part->weights += (uint64_t)mil_type_elems(&q->indices.type);
+        if (is_guided(q))
+            part->guided += (uint64_t)mil_type_elems(&q->indices.type);
         part->stored_bits += 8 * (q->indices.bytes + q->tables.bytes);
         part->forms |= 1u << (q->lut.linear ? 16 + q->lut.bits : q->lut.bits);
         cv_keep_narrowest(q->lut.linear ? &part->integers : &part->tables,

@@ -655,6 +655,27 @@ static int open_guides(struct cv_job *j, bool plan_only, struct err *e)
                : 0;
 }
 
+/* Tokens and importances that could change no byte are a mistake. */
+static int check_guided(const struct cv_job *j, struct err *e)
+{
+    uint64_t guided = 0;
+
+    for (size_t i = 0; i < j->n_parts; i++)
+        guided += j->parts[i].guided;
+    if (guided || !(j->opt.calib || j->opt.importance))
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "%s has nothing to act on: no matrix%s gets %s; --lut, "
+                   "--quant and --recipe ask for them",
+                   j->opt.importance ? "--importance"
+                   : j->opt.gptq     ? "--calib with --method gptq"
+                                     : "--calib",
+                   j->opt.importance ? "" : " of the layers or of the LM head",
+                   j->opt.gptq ? "tables or integers"
+                               : "tables, or integers with more than one scale "
+                                 "to a tensor");
+}
+
 int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
                 struct err *e)
 {
@@ -671,7 +692,7 @@ int cv_job_open(struct cv_job *j, const struct cv_options *o, bool plan_only,
     j->weights = weights_new(&j->ckpt, e);
     if (!j->weights || range_check_exp(&j->ckpt.hp, j->stream_exp, e) ||
         open_guides(j, plan_only, e) || name_job(j, e) || check_shape(j, e) ||
-        plan_head(j, e) || plan_parts(j, e)) {
+        plan_head(j, e) || plan_parts(j, e) || check_guided(j, e)) {
         cv_job_close(j);
         return -1;
     }

@@ -110,6 +110,43 @@ test_importances_of_other_tensors() {
     run convert --lut 4 --no-gate --importance i.safetensors -o out
     expect_exit 0
 }
+# Tokens and importances without a matrix that they could change.
+test_nothing_to_guide() {
+    broken
+    importances
+    awk 'BEGIN { for (i = 0; i < 40; i++) print i * i % 300 }' >t
+    layers="no matrix of the layers or of the LM head gets"
+    printf 'rules: [{part: ffn, lut: none}, {part: lmhead, lut: none}]\n' \
+        >r.yaml
+    for o in '--lut none' '--lut none --lut-embeddings 4' '--recipe r.yaml'; do
+        refused 2 "--calib has nothing to act on: $layers tables, or" \
+            "--lut, --quant and --recipe" -- convert $o --calib t -o out
+        refused 2 "--calib has nothing" -- convert $o --calib t --plan
+    done
+    refused 2 "--calib with --method gptq has nothing" "$layers tables or" -- \
+        convert --lut none --calib t --method gptq -o out
+    refused 2 "--calib has nothing" -- \
+        convert --lut none --budget 5 --calib t -o out
+    refused 2 "--importance has nothing to act on: no matrix gets" -- \
+        convert --lut none --importance i.safetensors -o out
+    # such a scale stands in the program, whose size is measured before
+    for o in '--calib t' '--importance i.safetensors'; do
+        refused 2 "has nothing to act on" "more than one scale" -- \
+            anemll-convert --hf "$(tiny)" --quant int8,tensor $o -o out
+    done
+    run anemll-convert --hf "$(tiny)" --quant int8,tensor --calib t \
+        --method gptq --plan
+    expect_exit 0
+    # one matrix is enough, of a part or of a recipe
+    printf 'rules: [{tensor: "*.o_proj.weight", layers: 1, lut: 4}]\n' >r.yaml
+    for o in '--lut-ffn none' '--lut-lmhead none' '--lut none --recipe r.yaml' \
+        '--quant int4' '--quant int4 --method gptq'; do
+        run convert $o --calib t --plan
+        expect_exit 0
+    done
+    run convert --lut none --lut-embeddings 4 --importance i.safetensors --plan
+    expect_exit 0
+}
 test_budgets() {
     broken
     refused 2 "--budget 4.1" "4 to 8 bits" "takes 4.218 to 11.493 bits" -- \

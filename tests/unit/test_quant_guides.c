@@ -574,8 +574,8 @@ Test(quant_guides, linear_packages)
     static const struct {
         const char *text, *told;
     } forms[] = { { "int8", "quant_ffn: int8\n" },
-                  { "int8,tensor", "quant_ffn: int8,tensor\n" },
                   { "int4,16", "quant_ffn: int4,16\n" },
+                  { "int8,tensor", "quant_ffn: int8,tensor\n" },
                   { "int4", "quant_ffn: int4\n" },
                   { "int8,8", "quant_ffn: int8,8\n" } };
     struct t_model m = t_model_tiny("qwen3");
