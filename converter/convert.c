@@ -180,8 +180,11 @@ static char *settle(const char *what, const char *path, struct err *e)
     if (parent && !strncmp(path, parent, strlen(parent)))
         rest += strlen(parent);
     rest += strspn(rest, "/");
-    if (parent && !output_check_way(what, path, parent, e))
-        real = io_realpath(parent, e);
+    if (parent && !output_check_way(what, path, parent, e) &&
+        !(real = io_realpath(parent, e)) && e->code != ERR_NOMEM) {
+        e->code = ERR_USAGE;
+        err_in(e, "%s '%s'", what, path);
+    }
     if (real)
         out = *rest ? io_join(real, rest, e) : mem_strdup(real, e);
     for (size_t n = out ? strlen(out) : 0; n > 1 && out[n - 1] == '/'; n--)

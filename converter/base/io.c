@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,31 +24,6 @@
 #define LFS_MAX 1024
 #define LFS_FIRST "version https://git-lfs"
 #define LFS_OLD "version https://hawser"
-
-/* Why nothing is at `path`: no such name, or a link that leads nowhere. */
-static int absent(const char *path, struct err *e)
-{
-    char target[PATH_MAX];
-    ssize_t n = readlink(path, target, sizeof target - 1);
-
-    if (n < 0)
-        return err_set(e, ERR_INPUT, "'%s' does not exist", path);
-    target[n] = '\0';
-    return err_set(e, ERR_INPUT,
-                   "'%s' is a link to '%s', which does not exist: the download "
-                   "is incomplete",
-                   path, target);
-}
-
-static int cannot_open(const char *path, int errnum, struct err *e)
-{
-    if (errnum == ENOENT || errnum == ENOTDIR)
-        return absent(path, e);
-    if (errnum == ELOOP)
-        return err_set(e, ERR_INPUT, "'%s' is a link that leads to itself",
-                       path);
-    return err_sys(e, errnum, "cannot open '%s'", path);
-}
 
 static int judge_kind(const struct stat *st, const char *path, struct err *e)
 {
@@ -142,7 +116,7 @@ int io_open_input(struct io_file *f, const char *path, struct err *e)
         f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     while (f->fd < 0 && errno == EINTR);
     if (f->fd < 0)
-        cannot_open(path, errno, e);
+        io_cannot("open", path, errno, "the download is incomplete", e);
     else if (judge(f, e) == 0)
         return 0;
     io_close(f);

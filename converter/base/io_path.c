@@ -68,16 +68,38 @@ char *io_dirname(const char *path, struct err *e)
     return mem_strndup(path, n, e);
 }
 
+/* No such name, or a link that leads nowhere. */
+static int absent(const char *path, const char *hint, struct err *e)
+{
+    char target[PATH_MAX];
+    ssize_t n = readlink(path, target, sizeof target - 1);
+
+    if (n < 0)
+        return err_set(e, ERR_INPUT, "'%s' does not exist", path);
+    target[n] = '\0';
+    return err_set(e, ERR_INPUT,
+                   "'%s' is a link to '%s', which does not exist%s%s", path,
+                   target, hint != NULL ? ": " : "", hint != NULL ? hint : "");
+}
+
+int io_cannot(const char *what, const char *path, int errnum, const char *hint,
+              struct err *e)
+{
+    if (errnum == ENOENT || errnum == ENOTDIR)
+        return absent(path, hint, e);
+    if (errnum == ELOOP)
+        return err_set(e, ERR_INPUT, "'%s' is a link that leads to itself",
+                       path);
+    return err_sys(e, errnum, "cannot %s '%s'", what, path);
+}
+
 char *io_realpath(const char *path, struct err *e)
 {
     char real[PATH_MAX];
 
     if (realpath(path, real) != NULL)
         return mem_strdup(real, e);
-    if (errno == ENOENT || errno == ENOTDIR)
-        err_set(e, ERR_INPUT, "'%s' does not exist", path);
-    else
-        err_sys(e, errno, "cannot resolve '%s'", path);
+    io_cannot("resolve", path, errno, NULL, e);
     return NULL;
 }
 

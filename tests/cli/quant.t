@@ -174,6 +174,14 @@ test_cache_in_the_wrong_place() {
     refused 2 "--cache 'link/c'" "model folder" -- "$@" --cache link/c
     [ ! -d /proc/self ] || refused 2 "--cache '/proc/self/c'" -- "$@" \
         --cache /proc/self/c
+    ln -s nowhere gone
+    ln -s loop loop
+    for c in gone gone/c; do
+        refused 2 "--cache '$c'" "'gone' is a link to 'nowhere', which does" \
+            -- "$@" --cache $c
+    done
+    refused 2 "--cache 'loop/c'" "'loop' is a link that leads to itself" -- \
+        "$@" --cache loop/c
     if [ "$(id -u)" != 0 ]; then
         mkdir closed
         chmod a-w closed
