@@ -171,73 +171,26 @@ static int preflight(const struct cv_job *j, struct err *e)
 
 /* ---- the cache ---- */
 
-/* An absolute path, also of what does not exist yet. */
-static char *settle(const char *what, const char *path, struct err *e)
-{
-    char *parent = output_parent(path, e), *real = NULL, *out = NULL;
-    const char *rest = path;
-
-    if (parent && !strncmp(path, parent, strlen(parent)))
-        rest += strlen(parent);
-    rest += strspn(rest, "/");
-    if (parent && !output_check_way(what, path, parent, e) &&
-        !(real = io_realpath(parent, e)) && e->code != ERR_NOMEM) {
-        e->code = ERR_USAGE;
-        err_in(e, "%s '%s'", what, path);
-    }
-    if (real)
-        out = *rest ? io_join(real, rest, e) : mem_strdup(real, e);
-    for (size_t n = out ? strlen(out) : 0; n > 1 && out[n - 1] == '/'; n--)
-        out[n - 1] = '\0';
-    mem_free(real);
-    mem_free(parent);
-    return out;
-}
-
-static bool is_below(const char *path, const char *dir)
-{
-    size_t n = strlen(dir);
-
-    return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
-}
-
 /* The model is only read, and the output comes and goes as a whole. */
-static int check_cache(const struct cv_job *j, const char *cache, struct err *e)
-{
-    char *model = settle("the model", j->opt.model, e);
-    char *output = settle("the output", j->output, e);
-    int rc = model && output ? 0 : -1;
-
-    if (!rc && is_below(cache, model))
-        rc = err_set(e, ERR_USAGE,
-                     "--cache '%s' is or lies inside the model folder '%s'",
-                     j->opt.cache, j->opt.model);
-    else if (!rc && is_below(cache, output))
-        rc = err_set(e, ERR_USAGE,
-                     "--cache '%s' is or lies inside the output '%s'",
-                     j->opt.cache, j->output);
-    mem_free(model);
-    mem_free(output);
-    return rc;
-}
-
 static int open_cache(struct cv_job *j, struct err *e)
 {
     const char *dir = j->opt.cache;
-    char *path, *near, *parent;
+    char *near, *parent;
     uint64_t reserve = 0;
 
     if (!dir)
         return 0;
-    path = settle("--cache", dir, e);
+    if (output_check_outside("--cache", dir, "the model folder", j->opt.model,
+                             e) ||
+        output_check_outside("--cache", dir, "the output", j->output, e))
+        return -1;
     near = output_parent(dir, e);
     parent = output_parent(j->output, e);
-    if (path && near && parent && !check_cache(j, path, e)) {
+    if (near && parent) {
         if (io_same_disk(near, parent))
             reserve = j->disk_bytes + SPACE_SLACK;
         j->cache = cache_open(dir, reserve, j->opt.log, e);
     }
-    mem_free(path);
     mem_free(near);
     mem_free(parent);
     return j->cache ? 0 : -1;

@@ -12,5 +12,9 @@ char *output_parent(const char *path, struct err *e) ATTR_MUST_USE;
  * anywhere once its parents are made: ERR_USAGE. `what`: "the output". */
 int output_check_way(const char *what, const char *path, const char *parent,
                      struct err *e) ATTR_MUST_USE;
+/* A path (`what`: "--cache") may not be a folder (`of`: "the output") or lie
+ * inside it, by whatever links; neither has to exist yet: ERR_USAGE. */
+int output_check_outside(const char *what, const char *path, const char *of,
+                         const char *dir, struct err *e) ATTR_MUST_USE;
 
 #endif
