@@ -12,11 +12,6 @@
 #include "converter/base/mem.h"
 #include "converter/matrix_priv.h"
 
-struct sums {
-    uint64_t weights, value_bytes, table_bytes, file_bytes;
-    double asked; /* bits */
-    struct stored_loss loss;
-};
 struct report {
     const struct cv_job *job;
     struct io_out out;
@@ -25,13 +20,18 @@ struct report {
     struct {
         char name[160];
         const char *kind;
-        struct sums all, matrices;
+        struct report_sums all, matrices;
     } * parts;
     size_t n, cap;
-    struct sums counted; /* what a budget is for */
+    struct report_sums counted; /* what a budget is for */
 };
 
-static const char *const part_kinds[] = { "embeddings", "ffn", "lmhead" };
+const char *report_kind(enum cv_kind kind)
+{
+    static const char *const kinds[] = { "embeddings", "ffn", "lmhead" };
+
+    return kinds[kind];
+}
 
 struct report *report_new(const struct cv_job *j, const char *dir,
                           struct err *e)
@@ -200,7 +200,7 @@ static int check_promise(const struct stored *s, const struct planned *p,
     return 0;
 }
 
-static void join(struct sums *to, const struct sums *t)
+void report_join(struct report_sums *to, const struct report_sums *t)
 {
     to->weights += t->weights;
     to->value_bytes += t->value_bytes;
@@ -223,9 +223,7 @@ static const char *method_told(const struct cv_matrix *m)
                                                    : cv_method_name(m->method);
 }
 
-/* The name that the checkpoint gives; canonical for experts stored one by
- * one. */
-static const char *tensor_told(const struct ckpt *c, const char *canonical)
+const char *report_tensor(const struct ckpt *c, const char *canonical)
 {
     const struct need *n = ckpt_need(c, canonical);
 
@@ -241,7 +239,7 @@ static void row_json(struct report *r, const struct cv_part *part,
     char requested[32];
 
     js_w_object(w, NULL);
-    js_w_string(w, "tensor", tensor_told(&r->job->ckpt, s->tensor));
+    js_w_string(w, "tensor", report_tensor(&r->job->ckpt, s->tensor));
     js_w_string(w, "part", part->name);
     js_w_string(w, "name", s->name);
     js_w_array(w, "shape", true);
@@ -311,20 +309,21 @@ static int add_row(struct report *r, const struct cv_part *part,
                    const struct stored *s, const struct planned *p,
                    const struct stored_loss *loss, struct err *e)
 {
-    const struct sums one = { .weights = s->weights,
-                              .value_bytes = s->value_bytes,
-                              .table_bytes = s->table_bytes,
-                              .asked = p->m ? bits_asked(&p->m->asked, p->m)
-                                            : 16.0 * (double)s->weights,
-                              .loss = *loss };
+    const struct report_sums one = { .weights = s->weights,
+                                     .value_bytes = s->value_bytes,
+                                     .table_bytes = s->table_bytes,
+                                     .asked =
+                                         p->m ? bits_asked(&p->m->asked, p->m)
+                                              : 16.0 * (double)s->weights,
+                                     .loss = *loss };
 
     if (check_promise(s, p, e))
         return -1;
-    join(&r->parts[r->n].all, &one);
+    report_join(&r->parts[r->n].all, &one);
     if (p->m || p->kept)
-        join(&r->parts[r->n].matrices, &one);
+        report_join(&r->parts[r->n].matrices, &one);
     if (part->kind != CV_EMBEDDINGS && (p->m || (p->kept && p->kept->pinned)))
-        join(&r->counted, &one);
+        report_join(&r->counted, &one);
     row_json(r, part, s, p, one.asked, loss);
     return 0;
 }
@@ -356,7 +355,7 @@ int report_part(struct report *r, const struct cv_part *part,
 {
     struct package_source *src;
     struct stored_list l;
-    struct sums *t;
+    struct report_sums *t;
     int rc = -1;
 
     if (mem_grow((void **)&r->parts, &r->cap, r->n, sizeof(*r->parts), e) ||
@@ -365,7 +364,7 @@ int report_part(struct report *r, const struct cv_part *part,
     memset(&r->parts[r->n], 0, sizeof(*r->parts));
     snprintf(r->parts[r->n].name, sizeof(r->parts[r->n].name), "%s",
              part->name);
-    r->parts[r->n].kind = part_kinds[part->kind];
+    r->parts[r->n].kind = report_kind(part->kind);
     r->parts[r->n].all.file_bytes = part->written_weights;
     src = package_source_of(written, &r->job->ckpt, e);
     if (src)
@@ -386,32 +385,34 @@ int report_part(struct report *r, const struct cv_part *part,
 
 /* ---- sums ---- */
 
-static double per_weight(double bits, const struct sums *t)
+double report_bits(const struct report_sums *t)
 {
+    double bits = 8.0 * (double)(t->value_bytes + t->table_bytes);
+
     return t->weights ? bits / (double)t->weights : 0;
 }
 
-static double achieved(const struct sums *t)
+double report_bits_asked(const struct report_sums *t)
 {
-    return per_weight(8.0 * (double)(t->value_bytes + t->table_bytes), t);
+    return t->weights ? t->asked / (double)t->weights : 0;
 }
 
-static void sums_json(const struct sums *t, const char *key,
+static void sums_json(const struct report_sums *t, const char *key,
                       struct js_writer *w)
 {
     js_w_object(w, key);
     js_w_uint(w, "weights", t->weights);
     js_w_uint(w, "value_bytes", t->value_bytes);
     js_w_uint(w, "table_bytes", t->table_bytes);
-    js_w_double(w, "bits_per_weight_requested", per_weight(t->asked, t));
-    js_w_double(w, "bits_per_weight", achieved(t));
+    js_w_double(w, "bits_per_weight_requested", report_bits_asked(t));
+    js_w_double(w, "bits_per_weight", report_bits(t));
     loss_json(&t->loss, w);
     js_w_end(w);
 }
 
 static void end_json(struct report *r)
 {
-    struct sums all = { 0 }, matrices = { 0 };
+    struct report_sums all = { 0 }, matrices = { 0 };
     struct js_writer *w = &r->w;
 
     js_w_end(w);
@@ -424,8 +425,8 @@ static void end_json(struct report *r)
         sums_json(&r->parts[i].matrices, "matrices", w);
         sums_json(&r->parts[i].all, "all", w);
         js_w_end(w);
-        join(&all, &r->parts[i].all);
-        join(&matrices, &r->parts[i].matrices);
+        report_join(&all, &r->parts[i].all);
+        report_join(&matrices, &r->parts[i].matrices);
     }
     js_w_end(w);
     js_w_object(w, "package");
@@ -436,7 +437,7 @@ static void end_json(struct report *r)
     if (r->job->opt.budget > 0) {
         js_w_object(w, "budget");
         js_w_double(w, "requested", r->job->opt.budget);
-        js_w_double(w, "achieved", achieved(&r->counted));
+        js_w_double(w, "achieved", report_bits(&r->counted));
         js_w_end(w);
     }
     js_w_end(w);
@@ -445,11 +446,11 @@ static void end_json(struct report *r)
 
 int report_finish(struct report *r, struct err *e)
 {
-    if (r->job->opt.budget > 0 && achieved(&r->counted) > r->job->opt.budget)
+    if (r->job->opt.budget > 0 && report_bits(&r->counted) > r->job->opt.budget)
         return err_set(e, ERR_MISMATCH,
                        "a budget of %g bits per weight was promised, the files "
                        "hold %.6f",
-                       r->job->opt.budget, achieved(&r->counted));
+                       r->job->opt.budget, report_bits(&r->counted));
     end_json(r);
     return flush(r, e) || io_out_finish(&r->out, e) ? -1 : 0;
 }

@@ -13,15 +13,22 @@
 struct report_file {
     struct js_doc *doc;
     struct report_said *rows;
+    bool *found; /* of each row */
     size_t n;
 };
 
-/* null is no number here, and nothing lost where the errors are zero. */
+/* null is none. */
 static double number(const struct js_node *n, const char *key)
 {
     double v;
 
     return js_double(js_get(n, key), &v) && isfinite(v) ? v : NAN;
+}
+
+/* null where nothing is lost. */
+static double loss_ratio(const struct js_node *n, double sse)
+{
+    return sse == 0 ? (double)INFINITY : number(n, "snr_db");
 }
 
 static uint64_t count(const struct js_node *n, const char *key)
@@ -59,7 +66,7 @@ static void read_row(const struct js_node *n, struct report_said *r)
     r->bits_per_weight = number(n, "bits_per_weight");
     r->bits_requested = number(n, "bits_per_weight_requested");
     r->sse = number(n, "sse");
-    r->snr = r->sse == 0 ? (double)INFINITY : number(n, "snr_db");
+    r->snr = loss_ratio(n, r->sse);
 }
 
 struct report_file *report_open(const char *dir, struct err *e)
@@ -85,7 +92,8 @@ struct report_file *report_open(const char *dir, struct err *e)
         return NULL;
     }
     f->rows = mem_alloc(js_count(rows) + 1, sizeof(*f->rows), e);
-    if (!f->rows) {
+    f->found = mem_zalloc(js_count(rows) + 1, sizeof(*f->found), e);
+    if (!f->rows || !f->found) {
         report_close(f);
         return NULL;
     }
@@ -101,15 +109,17 @@ void report_close(struct report_file *f)
         return;
     js_free(f->doc);
     mem_free(f->rows);
+    mem_free(f->found);
     mem_free(f);
 }
 
-bool report_find(const struct report_file *f, const char *part,
-                 const char *name, struct report_said *out)
+bool report_find(struct report_file *f, const char *part, const char *name,
+                 struct report_said *out)
 {
     for (size_t i = 0; f && i < f->n; i++)
         if (f->rows[i].part && f->rows[i].name &&
             !strcmp(f->rows[i].part, part) && !strcmp(f->rows[i].name, name)) {
+            f->found[i] = true;
             *out = f->rows[i];
             return true;
         }
@@ -119,4 +129,59 @@ bool report_find(const struct report_file *f, const char *part,
 size_t report_rows(const struct report_file *f)
 {
     return f ? f->n : 0;
+}
+
+bool report_row(const struct report_file *f, size_t i, struct report_said *out)
+{
+    *out = f->rows[i];
+    return f->found[i];
+}
+
+/* ---- sums ---- */
+
+static void read_sums(const struct js_node *n, struct report_said_sums *s)
+{
+    s->weights = count(n, "weights");
+    s->value_bytes = count(n, "value_bytes");
+    s->table_bytes = count(n, "table_bytes");
+    s->bits_per_weight = number(n, "bits_per_weight");
+    s->bits_requested = number(n, "bits_per_weight_requested");
+    s->sse = number(n, "sse");
+    s->snr = loss_ratio(n, s->sse);
+}
+
+bool report_total(const struct report_file *f, const char *part,
+                  struct report_said_total *out)
+{
+    const struct js_node *root = js_root(f->doc), *n;
+    const char *name;
+
+    n = part ? js_first(js_get(root, "parts")) : js_get(root, "package");
+    for (; part && n; n = js_next(n)) {
+        name = word(n, "part");
+        if (name && !strcmp(name, part))
+            break;
+    }
+    if (!n)
+        return false;
+    out->kind = word(n, "kind");
+    out->file_bytes = count(n, "weight_file_bytes");
+    read_sums(js_get(n, "all"), &out->all);
+    read_sums(js_get(n, "matrices"), &out->matrices);
+    return true;
+}
+
+size_t report_parts(const struct report_file *f)
+{
+    return js_count(js_get(js_root(f->doc), "parts"));
+}
+
+bool report_budget(const struct report_file *f, double *requested,
+                   double *achieved)
+{
+    const struct js_node *n = js_get(js_root(f->doc), "budget");
+
+    *requested = number(n, "requested");
+    *achieved = number(n, "achieved");
+    return n != NULL;
 }

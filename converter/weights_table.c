@@ -12,30 +12,24 @@
 #include "converter/base/mem.h"
 #include "converter/base/num.h"
 #include "converter/program_priv.h"
-#include "converter/report.h"
+#include "converter/report_check.h"
 #include "converter/source_guess.h"
 
-struct sums {
-    uint64_t weights, bytes;
-    struct stored_loss loss;
-    bool known; /* the loss of all of them */
-};
 struct table {
     const struct weights_query *q;
     struct js_writer *w; /* NULL: text */
     struct buf *out;
-    struct report_file *report;
-    size_t found;  /* rows of the report */
+    struct report_check check;
+    size_t parts;
     size_t unread; /* compressed constants of other forms */
-    struct sums all;
-    struct buf mismatches; /* lines */
+    struct report_part all;
 };
 /* A file at work. */
 struct file {
     struct pkg *pkg;
     char name[200]; /* of the part */
     struct package_source *src;
-    struct sums sums;
+    struct report_part part;
 };
 struct row {
     const struct stored *s;
@@ -47,44 +41,6 @@ struct row {
 };
 
 /* ---- one constant ---- */
-
-static void mismatch(struct table *t, const struct file *f, const char *name,
-                     const char *what, double said, double found)
-{
-    buf_printf(&t->mismatches,
-               "%s, '%s': " REPORT_NAME " says %.9g %s, found %.9g\n", f->name,
-               name, said, what, found);
-}
-
-static void compare_said(struct table *t, const struct file *f,
-                         const struct row *r)
-{
-    const struct stored *s = r->s;
-    const struct report_said *said = &r->said;
-
-    if (said->kind && strcmp(said->kind, stored_form_name(s->form)) != 0)
-        buf_printf(&t->mismatches,
-                   "%s, '%s': " REPORT_NAME " says '%.20s', the file holds "
-                   "'%s'\n",
-                   f->name, s->name, said->kind, stored_form_name(s->form));
-    if (said->weights != s->weights)
-        mismatch(t, f, s->name, "weights", (double)said->weights,
-                 (double)s->weights);
-    if (!(fabs(said->bits_per_weight - stored_bits(s)) <= 1e-6))
-        mismatch(t, f, s->name, "bits per weight", said->bits_per_weight,
-                 stored_bits(s));
-    if (said->bits != (uint64_t)s->bits)
-        mismatch(t, f, s->name, "bits", (double)said->bits, s->bits);
-    if (said->group != s->group)
-        mismatch(t, f, s->name, "channels to a table or scale",
-                 (double)said->group, (double)s->group);
-    if (said->value_bytes != s->value_bytes)
-        mismatch(t, f, s->name, "bytes of values", (double)said->value_bytes,
-                 (double)s->value_bytes);
-    if (said->table_bytes != s->table_bytes)
-        mismatch(t, f, s->name, "bytes of tables", (double)said->table_bytes,
-                 (double)s->table_bytes);
-}
 
 static int measure(struct table *t, const struct file *f, struct row *r,
                    struct err *e)
@@ -99,15 +55,8 @@ static int measure(struct table *t, const struct file *f, struct row *r,
         r->measured = r->has_loss = true;
         r->tensor = piece.tensor;
     }
-    if (r->measured && isfinite(r->said.sse) && r->has_said &&
-        !(fabs(r->said.sse - r->loss.sse) <=
-          1e-6 * r->loss.sse + 1e-15 * r->loss.energy))
-        mismatch(t, f, r->s->name, "of squared error", r->said.sse,
-                 r->loss.sse);
-    /* To a hundredth, rounded twice. */
-    if (r->measured && isfinite(r->said.snr) && r->has_said &&
-        !(fabs(r->said.snr - stored_snr(&r->loss)) < 0.0151))
-        mismatch(t, f, r->s->name, "dB", r->said.snr, stored_snr(&r->loss));
+    if (r->measured && r->has_said)
+        report_check_loss(&t->check, &f->part, r->s, &r->said, &r->loss);
     return 0;
 }
 
@@ -115,22 +64,14 @@ static int fill_row(struct table *t, const struct file *f,
                     const struct stored *s, struct row *r, struct err *e)
 {
     *r = (struct row){ .s = s, .snr = (double)NAN };
-    r->has_said = report_find(t->report, f->name, s->name, &r->said);
-    if (r->has_said) {
-        t->found++;
-        compare_said(t, f, r);
-        if (isfinite(r->said.sse)) {
-            r->has_loss = true;
-            r->snr = r->said.snr;
-            r->loss.sse = r->said.sse;
-            /* As much energy as the ratio tells. */
-            r->loss.energy =
-                isfinite(r->snr) ? r->loss.sse * pow(10, r->snr / 10) : 0;
-        }
-    } else if (t->report && s->tensor) {
-        buf_printf(&t->mismatches,
-                   "%s, '%s': " REPORT_NAME " has no row of it\n", f->name,
-                   s->name);
+    r->has_said = report_check_row(&t->check, &f->part, s, &r->said);
+    if (r->has_said && isfinite(r->said.sse)) {
+        r->has_loss = true;
+        r->snr = r->said.snr;
+        r->loss.sse = r->said.sse;
+        /* As much energy as the ratio tells. */
+        r->loss.energy =
+            isfinite(r->snr) ? r->loss.sse * pow(10, r->snr / 10) : 0;
     }
     if (t->q->ckpt && measure(t, f, r, e))
         return -1;
@@ -226,22 +167,23 @@ static void row_json(const struct row *r, const struct file *f,
 
 /* ---- files ---- */
 
-static void add_row(struct sums *t, const struct row *r)
+static void add_row(struct report_part *p, const struct row *r)
 {
-    t->weights += r->s->weights;
-    t->bytes += r->s->value_bytes + r->s->table_bytes;
-    t->loss.sse += r->loss.sse;
-    t->known = t->known && r->has_loss;
+    report_check_add(p, r->s, r->has_said ? &r->said : NULL, &r->loss);
+    p->known = p->known && r->has_loss;
+    p->measured = p->measured && r->measured;
 }
 
-static void sums_text(const struct sums *t, const char *what, struct buf *out)
+static void sums_text(const struct report_part *p, const char *what,
+                      struct buf *out)
 {
+    const struct report_sums *t = &p->all;
     char bytes[NUM_TEXT_MAX];
 
-    num_bytes_text(bytes, t->bytes);
+    num_bytes_text(bytes, t->value_bytes + t->table_bytes);
     buf_printf(out, "  %-44s %-12s %9s %7.3f ", what, "", bytes,
-               t->weights ? 8.0 * (double)t->bytes / (double)t->weights : 0.0);
-    if (t->known)
+               report_bits(t));
+    if (p->known)
         buf_printf(out, "%10.4g\n", t->loss.sse);
     else
         buf_printf(out, "%10s\n", "?");
@@ -259,14 +201,22 @@ static int open_source(struct table *t, struct file *f, struct err *e)
     return f->src ? 0 : -1;
 }
 
+static const char *method_of(const struct pkg *pkg)
+{
+    const char *m = mil_program_metadata(pkg_program(pkg), CV_METHOD_KEY);
+
+    return m ? m : cv_method_name(CV_KMEANS);
+}
+
 static int file_rows(struct table *t, struct file *f, struct err *e)
 {
     struct stored_list l;
     int rc = 0;
 
-    f->sums.known = true;
     if (stored_read(pkg_program(f->pkg), &l, e))
         return -1;
+    if (l.sources)
+        f->part.method = method_of(f->pkg);
     if (!t->w)
         buf_printf(t->out, "%s\n", f->name);
     for (size_t i = 0; !rc && i < l.n; i++) {
@@ -281,7 +231,7 @@ static int file_rows(struct table *t, struct file *f, struct err *e)
             rc = fill_row(t, f, s, &r, e);
         if (rc)
             break;
-        add_row(&f->sums, &r);
+        add_row(&f->part, &r);
         if (t->w)
             row_json(&r, f, t->w);
         else
@@ -289,7 +239,9 @@ static int file_rows(struct table *t, struct file *f, struct err *e)
     }
     t->unread += l.unread;
     if (!rc && !t->w)
-        sums_text(&f->sums, "together", t->out);
+        sums_text(&f->part, "together", t->out);
+    if (!rc)
+        report_check_part(&t->check, &f->part);
     stored_release(&l);
     return rc;
 }
@@ -312,18 +264,35 @@ static struct pkg *open_model(const char *path, struct err *e)
     return p ? p : pkg_open_raw(path, e);
 }
 
-static int one_file(struct table *t, const char *path, struct err *e)
+static void add_part(struct report_part *all, const struct report_part *p)
+{
+    report_join(&all->all, &p->all);
+    report_join(&all->matrices, &p->matrices);
+    report_join(&all->counted, &p->counted);
+    all->method = all->method && p->method ? p->method : NULL;
+    all->known = all->known && p->known;
+    all->measured = all->measured && p->measured;
+}
+
+static int one_file(struct table *t, const char *path, enum cv_kind kind,
+                    struct err *e)
 {
     struct file f = { .pkg = open_model(path, e) };
+    struct pkg_sizes sizes;
     int rc = -1;
 
     set_name(&f, path);
+    f.part = (struct report_part){
+        .name = f.name, .kind = kind, .known = true, .measured = true
+    };
+    if (f.pkg) {
+        pkg_sizes(f.pkg, &sizes);
+        f.part.all.file_bytes = sizes.weights_bytes;
+    }
     if (f.pkg && !open_source(t, &f, e))
         rc = file_rows(t, &f, e);
-    t->all.weights += f.sums.weights;
-    t->all.bytes += f.sums.bytes;
-    t->all.loss.sse += f.sums.loss.sse;
-    t->all.known = t->all.known && f.sums.known;
+    add_part(&t->all, &f.part);
+    t->parts++;
     package_source_close(f.src);
     pkg_close(f.pkg);
     return rc;
@@ -339,7 +308,7 @@ static int package_part(struct table *t, const struct meta *m,
         mem_free(path);
         path = meta_part_path(t->q->path, m, kind, chunk, META_PACKAGE, e);
     }
-    rc = path ? one_file(t, path, e) : -1;
+    rc = path ? one_file(t, path, kind, e) : -1;
     mem_free(path);
     return rc;
 }
@@ -351,7 +320,7 @@ static int package_parts(struct table *t, struct err *e)
 
     if (meta_read(t->q->path, &m, e))
         return -1;
-    t->report = report_open(t->q->path, e);
+    t->check.report = report_open(t->q->path, e);
     if (e->code)
         return -1;
     chunks = m.num_chunks ? (int)m.num_chunks : 1;
@@ -362,10 +331,7 @@ static int package_parts(struct table *t, struct err *e)
                                            : CV_CHUNK,
                          i, e))
             return -1;
-    if (t->found < report_rows(t->report))
-        buf_printf(&t->mismatches,
-                   REPORT_NAME " has %zu rows, the files hold %zu of them\n",
-                   report_rows(t->report), t->found);
+    report_check_package(&t->check, &t->all, t->parts);
     return 0;
 }
 
@@ -386,51 +352,57 @@ static void begin(struct table *t)
 
 static void finish(struct table *t)
 {
+    const struct report_sums *all = &t->all.all;
+
     if (!t->w) {
         if (t->q->package)
             sums_text(&t->all, "the package", t->out);
-        if (t->q->package && !t->report)
+        if (t->q->package && !t->check.report)
             buf_puts(t->out, "no " REPORT_NAME ": ? is not known\n");
         if (t->unread)
             buf_printf(t->out,
                        "%zu constants in other compressed forms are not "
                        "shown\n",
                        t->unread);
-        for (const char *s = buf_text(&t->mismatches); *s;
+        for (const char *s = buf_text(&t->check.lines); *s;
              s += strcspn(s, "\n") + 1)
             buf_printf(t->out, "MISMATCH %.*s\n", (int)strcspn(s, "\n"), s);
         return;
     }
     js_w_end(t->w);
-    js_w_bool(t->w, "report", t->report != NULL);
+    js_w_bool(t->w, "report", t->check.report != NULL);
     js_w_uint(t->w, "unread", t->unread);
     js_w_object(t->w, "total");
-    js_w_uint(t->w, "weights", t->all.weights);
-    js_w_uint(t->w, "bytes", t->all.bytes);
-    js_w_double(t->w, "bits_per_weight",
-                t->all.weights
-                    ? 8.0 * (double)t->all.bytes / (double)t->all.weights
-                    : 0);
-    js_w_double(t->w, "sse", t->all.known ? t->all.loss.sse : (double)NAN);
+    js_w_uint(t->w, "weights", all->weights);
+    js_w_uint(t->w, "bytes", all->value_bytes + all->table_bytes);
+    js_w_double(t->w, "bits_per_weight", report_bits(all));
+    js_w_double(t->w, "sse", t->all.known ? all->loss.sse : (double)NAN);
     js_w_end(t->w);
-    js_w_lines(t->w, "mismatches", buf_text(&t->mismatches));
+    js_w_lines(t->w, "mismatches", buf_text(&t->check.lines));
     js_w_end(t->w);
 }
 
 int weights_table(const struct weights_query *q, struct js_writer *w,
                   struct buf *out, bool *sound, struct err *e)
 {
-    struct table t = { .q = q, .w = w, .out = out, .all = { .known = true } };
+    struct table t = { .q = q,
+                       .w = w,
+                       .out = out,
+                       .check.ckpt = q->ckpt,
+                       .all = { .name = "the package",
+                                .method = "",
+                                .known = true,
+                                .measured = true } };
     int rc;
 
     begin(&t);
-    rc = q->package ? package_parts(&t, e) : one_file(&t, q->path, e);
+    rc = q->package ? package_parts(&t, e) : one_file(&t, q->path, CV_CHUNK, e);
     if (!rc)
         finish(&t);
-    *sound = !t.mismatches.len;
+    *sound = !t.check.lines.len;
     if (!rc)
-        rc = buf_ok(&t.mismatches, e);
-    report_close(t.report);
-    buf_release(&t.mismatches);
+        rc = buf_ok(&t.check.lines, e);
+    report_close(t.check.report);
+    buf_release(&t.check.lines);
     return rc;
 }

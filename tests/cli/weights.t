@@ -102,10 +102,13 @@ test_report_that_says_something_else() {
     done
     edit 's/"sse": 0\.5/"sse": 0.6/'
     run anemll-inspect out --weights
-    expect_exit 0
+    expect_exit 1
+    expect_out "chunk_01of01, 'all': report.json says"
+    grep -q "MISMATCH .*_weight'.* of squared error" stdout && fail "unmeasured"
     run anemll-inspect out --weights --hf "$(tiny)"
     expect_exit 1
     expect_out "MISMATCH" "of squared error"
+    grep -q "MISMATCH .*_weight'.* of squared error" stdout || fail "a row"
     cp kept out/report.json
     edit 's/"snr_db": 20/"snr_db": 30/'
     run anemll-inspect out --weights --hf "$(tiny)"
@@ -119,12 +122,108 @@ test_report_that_says_something_else() {
     cp kept out/report.json
     edit 's/"kmeans"/"\\u001b[31m"/'
     run anemll-inspect out --weights
-    expect_exit 0
+    expect_exit 1
     expect_out "?[31m"
     echo '{' >out/report.json
     run anemll-inspect out --weights
     expect_exit 3
     expect_err "report.json"
+}
+damaged() { # sed script for the report, words of the mismatch
+    edit "$1"
+    shift
+    run anemll-inspect out --weights
+    expect_exit 1
+    expect_out "MISMATCH" "$@"
+    cp kept out/report.json
+}
+test_rows_of_other_tensors_and_methods() {
+    printf 'rules: [{layers: 1, lut: none}, {layers: 2, quant: int8}]\n' >r.yaml
+    converted --lut 4 --recipe r.yaml
+    cp out/report.json kept
+    q=layers_0_self_attn_q_proj_weight
+    damaged 's/"model.layers.0.self_attn.q_proj.weight"/"model.layers.1.self_attn.q_proj.weight"/' \
+        "'$q': report.json says 'model.layers.1.self_attn.q_proj.weight', found 'layers.0.self_attn.q_proj.weight'"
+    for t in q_proj.weight layers.0.self_attn.q_proj layers.0.q_proj.weight \
+        layers.0.self_attn.q_proj.weight.x layers.0.self_attn.xq_proj.weight; do
+        damaged "s/\"model.layers.0.self_attn.q_proj.weight\"/\"$t\"/" \
+            "'$q': report.json says '$t'"
+    done
+    damaged '/"model.layers.0.self_attn.q_proj/d' "'$q': report.json says ''"
+    damaged 's/"model.embed_tokens.weight"/"model.norm.weight"/' \
+        "'embed_tokens_weight'" "'lm_head_weight_rows_32'"
+    # the checkpoint has a name of its own
+    edit 's/"model.layers.0.self_attn.q_proj/"text.layers.0.self_attn.q_proj/'
+    run anemll-inspect out --weights
+    expect_exit 0
+    run anemll-inspect out --weights --hf "$(tiny)"
+    expect_exit 1
+    expect_out "'text.layers.0.self_attn.q_proj.weight', found 'model.layers"
+    cp kept out/report.json
+    damaged 's/"method": "kmeans"/"method": "gptq"/' \
+        "'$q': report.json says 'gptq', found 'kmeans'"
+    damaged 's/"method": "kmeans"/"rule": "option"/' "says 'option', found 'km"
+    damaged 's/"method": "nearest"/"method": "kmeans"/' "found 'nearest'"
+    damaged 's/"rule": "recipe"/"method": "kmeans"/' "says 'kmeans', found 's"
+    damaged 's/"rule": "norm"/"rule": "option"/' "says 'option', found 'norm'"
+    damaged 's/"rule": "recipe"/"rule": "norm"/' "says 'norm', found 'small'"
+    # a row twice; a row of nothing
+    damaged "s/layers_0_self_attn_k_proj/layers_0_self_attn_q_proj/" \
+        "'$q': report.json has row 4 of it" "k_proj_weight': report.json has no"
+    damaged 's/^  "weights": \[$/& 3,/' "?, '?': report.json has row 1"
+}
+test_sums_that_are_none() {
+    converted --budget 6.5
+    cp out/report.json kept
+    part=$(json out/report.json parts.1.part)
+    [ "$(json out/report.json package.all.weights)" = 648256 ] || fail "all"
+    for of in parts package; do
+        case $of in
+        parts) from='/"kind": "ffn"/' name=$part ;;
+        package) from='/"package": {/' name="the package" ;;
+        esac
+        for sum in all matrices; do
+            for key in weights value_bytes table_bytes bits_per_weight \
+                bits_per_weight_requested sse; do
+                damaged "$from,\$ { /\"$sum\"/,/}/ s/\"$key\": /&1/ }" \
+                    "MISMATCH $name, '$sum': report.json says 1"
+            done
+            damaged "$from,\$ { s/\"$sum\"/\"none\"/ }" "$name, '$sum'"
+        done
+        damaged "$from,\$ s/\"weight_file_bytes\": /&1/" \
+            "MISMATCH $name, 'all': report.json says 1" "of weight files"
+    done
+    damaged 's/"kind": "lmhead"/"kind": "ffn"/' "'kind'" "found 'lmhead'"
+    damaged "/\"parts\": /,\$ s/$part/x/" "$part: report.json has no sums"
+    damaged 's/"parts": \[/& 3,/' "report.json has sums of 4 parts, found 3"
+    damaged 's/"parts": /"none": /' "$part: report.json has no sums"
+    damaged 's/"package": {/"none": {/' "the package: report.json has no sums"
+    damaged 's/"achieved": /&1/' "the package, 'budget'" "found 6."
+    damaged 's/"requested": 6.5/"requested": 6/' "6 bits per weight were requ"
+    # ratios are known where errors are measured
+    edit '/"package": {/,$ s/"snr_db": /&1/'
+    run anemll-inspect out --weights
+    expect_exit 0
+    run anemll-inspect out --weights --hf "$(tiny)"
+    expect_exit 1
+    expect_out "the package, 'all'" "the package, 'matrices'" " dB, found "
+}
+# Wrappers of training tools within a name, and a report of each family.
+test_reports_agree_with_every_family() {
+    model m llama
+    st_edit m/model.safetensors \
+        's/layers\.1\.self_attn/layers.1._orig_mod.self_attn/g'
+    for m in m "$(tiny gemma3)" "$(tiny gemma4)" "$(tiny qwen3_5_moe)"; do
+        printf 'rules: [{layers: 1, lut: none}, {layers: 0, quant: int8}]\n' \
+            >r.yaml
+        run anemll-convert --hf "$m" --ctx 128 --no-gate --recipe r.yaml -o out
+        expect_exit 0
+        run anemll-inspect out --weights
+        expect_exit 0
+        run anemll-inspect out --weights --hf "$m"
+        expect_exit 0
+        rm -r out
+    done
 }
 # What can be read from the files alone.
 test_package_without_a_report() {
