@@ -387,7 +387,9 @@ static int choose(struct budget *b, struct err *e)
     return 0;
 }
 
-/* What may be chosen, and its sizes. */
+/* What may be chosen, and its sizes: when a job opens, and anew before widths
+ * are chosen, since the scale of the residual stream is measured in between and
+ * folded into the matrices. */
 static int survey(struct budget *b, struct cv_job *j, struct err *e)
 {
     *b = (struct budget){ .j = j };
