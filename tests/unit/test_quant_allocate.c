@@ -7,14 +7,9 @@
 
 #include "converter/base/mem.h"
 #include "quant/allocate.h"
+#include "t_rand.h"
 
 static uint64_t seed = 41;
-
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((seed >> 33) % n);
-}
 
 /* The least damage within the budget; infinity if there is none. */
 static double exhaustive(const struct qz_choice *c, size_t n, uint64_t budget)
@@ -54,20 +49,21 @@ Test(allocate, the_optimum_of_small_instances)
 
     for (round = 0; round < 3000; round++) {
         struct qz_choice c[6];
-        size_t n = 1 + rnd(6), i;
+        size_t n = 1 + t_below(&seed, 6), i;
         uint64_t budget = 0, size;
         double best, damage, bound;
         struct err e = ERR_INIT;
         int o;
 
         for (i = 0; i < n; i++) {
-            c[i].n = 1 + (int)rnd(5);
+            c[i].n = 1 + (int)t_below(&seed, 5);
             for (o = 0; o < c[i].n; o++) {
-                c[i].size[o] = rnd(2000);
-                c[i].damage[o] =
-                    round % 2 ? (double)rnd(6) : (double)rnd(100000) / 977;
+                c[i].size[o] = t_below(&seed, 2000);
+                c[i].damage[o] = round % 2
+                                     ? (double)t_below(&seed, 6)
+                                     : (double)t_below(&seed, 100000) / 977;
             }
-            budget += rnd(2400);
+            budget += t_below(&seed, 2400);
         }
         best = exhaustive(c, n, budget);
         if (!(best < INFINITY)) {
@@ -98,8 +94,8 @@ Test(allocate, close_to_the_bound_where_there_are_many)
     int o;
 
     for (i = 0; i < 200; i++) {
-        uint64_t weights = 100000 * (uint64_t)(1 + rnd(40));
-        double a = exp((double)rnd(600) / 100);
+        uint64_t weights = 100000 * (uint64_t)(1 + t_below(&seed, 40));
+        double a = exp((double)t_below(&seed, 600) / 100);
 
         all += weights;
         c[i].n = 3;

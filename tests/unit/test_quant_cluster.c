@@ -12,6 +12,7 @@
 #include "converter/base/cpu.h"
 #include "quant/kmeans.h"
 #include "quant/quant.h"
+#include "t_rand.h"
 
 #define MAXN 70000
 
@@ -19,35 +20,6 @@ static const int widths[] = { 1, 2, 3, 4, 6, 8 };
 enum { WIDTHS = sizeof widths / sizeof widths[0] };
 
 static uint64_t seed = 3;
-
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((seed >> 33) % n);
-}
-
-static double gauss(void)
-{
-    double s = -6;
-    int i;
-
-    for (i = 0; i < 12; i++)
-        s += (rnd(1 << 24) + 0.5) / (1 << 24);
-    return s;
-}
-
-static double student5(void)
-{
-    double s = 0;
-    int i;
-
-    for (i = 0; i < 5; i++) {
-        double g = gauss();
-
-        s += g * g;
-    }
-    return gauss() / sqrt(s / 5);
-}
 
 static uint16_t bits_of(double v, enum qz_format f)
 {
@@ -231,11 +203,11 @@ enum shape { GAUSS, STUDENT, OFFSET, SPARSE, GRID, SHAPES };
 static double sample(enum shape shape)
 {
     switch (shape) {
-    case GAUSS: return 0.02 * gauss();
-    case STUDENT: return 0.02 * student5();
-    case OFFSET: return 8 + 0.25 * gauss();
-    case SPARSE: return rnd(10) == 0 ? 0.05 * gauss() : 0;
-    case GRID: return ((int)rnd(41) - 20) / 64.0;
+    case GAUSS: return 0.02 * t_gauss(&seed);
+    case STUDENT: return 0.02 * t_student5(&seed);
+    case OFFSET: return 8 + 0.25 * t_gauss(&seed);
+    case SPARSE: return t_below(&seed, 10) == 0 ? 0.05 * t_gauss(&seed) : 0;
+    case GRID: return ((int)t_below(&seed, 41) - 20) / 64.0;
     case SHAPES: break;
     }
     return 0;
@@ -265,7 +237,7 @@ Test(cluster, tables_are_those_of_the_exact_partition)
     for (round = 0; round < 6; round++)
         for (shape = 0; shape < SHAPES; shape++)
             for (w = 0; w < WIDTHS; w++) {
-                size_t n = 1 + rnd(round % 2 == 0 ? 8192 : 3000);
+                size_t n = 1 + t_below(&seed, round % 2 == 0 ? 8192 : 3000);
                 int k = 1 << widths[w];
                 const struct distinct *d;
                 uint32_t borders[257];
@@ -416,7 +388,8 @@ Test(cluster, minus_zero_among_positive_values)
         fill(v, 3000, QZ_F16, GAUSS);
         cluster(s, v, 3000, QZ_F16, 0, widths[w], t, idx, &r);
         for (i = 0; i < 3000; i++)
-            v[i] = (uint16_t)(i % 10 == 0 ? 0x8000 : 0x3c00 + rnd(700));
+            v[i] =
+                (uint16_t)(i % 10 == 0 ? 0x8000 : 0x3c00 + t_below(&seed, 700));
         cluster(s, v, 3000, QZ_F16, 0, widths[w], t, idx, &r);
         cr_assert_eq(idx[0], 0);
     }
@@ -436,7 +409,7 @@ Test(cluster, no_more_values_than_entries_is_lossless)
     for (w = 0; w < WIDTHS; w++)
         for (m = 1; m <= 1 << widths[w]; m += m < 20 ? 1 : 17) {
             for (i = 0; i < 1000; i++)
-                v[i] = (uint16_t)(0x3c00 + rnd((uint32_t)m));
+                v[i] = (uint16_t)(0x3c00 + t_below(&seed, (uint32_t)m));
             for (i = 0; i < (size_t)m; i++)
                 v[i * 3] = (uint16_t)(0x3c00 + i);
             cr_assert_eq(cluster(s, v, 1000, QZ_F16, 0, widths[w], table, idx,
@@ -689,13 +662,13 @@ Test(cluster, order_simd_level_and_history_do_not_matter)
     for (f = 0; f < 2; f++)
         for (shape = 0; shape < SHAPES; shape++)
             for (w = 0; w < WIDTHS; w++) {
-                size_t n = 1 + rnd(8192);
+                size_t n = 1 + t_below(&seed, 8192);
 
                 fill(v, n, (enum qz_format)f, (enum shape)shape);
                 cluster(s, v, n, (enum qz_format)f, 0, widths[w], t, a, &r);
                 memcpy(u, v, sizeof v);
                 for (i = n; i > 1; i--) {
-                    size_t j = rnd((uint32_t)i);
+                    size_t j = t_below(&seed, (uint32_t)i);
                     uint16_t x = u[i - 1];
 
                     u[i - 1] = u[j];
@@ -764,11 +737,12 @@ Test(cluster, signal_to_noise_of_known_distributions)
                 struct qz_result r;
 
                 for (row = 0; row < 8; row++) {
-                    double scale = 0.02 * exp(0.25 * gauss());
+                    double scale = 0.02 * exp(0.25 * t_gauss(&seed));
 
                     for (i = 0; i < 1024; i++)
                         v[row * 1024 + i] =
-                            bits_of(scale * (shape == 0 ? gauss() : student5()),
+                            bits_of(scale * (shape == 0 ? t_gauss(&seed)
+                                                        : t_student5(&seed)),
                                     QZ_BF16);
                 }
                 cluster(s, v, 8192, QZ_BF16, 0, widths[w], t, idx, &r);

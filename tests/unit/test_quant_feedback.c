@@ -13,24 +13,9 @@
 #include "quant/linear.h"
 #include "quant/quant.h"
 #include "t_quant.h"
+#include "t_rand.h"
 
 static uint64_t seed = 21;
-
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((seed >> 33) % n);
-}
-
-static double gauss(void)
-{
-    double s = -6;
-    int i;
-
-    for (i = 0; i < 12; i++)
-        s += (rnd(1 << 24) + 0.5) / (1 << 24);
-    return s;
-}
 
 /* The moment of inputs that mix a few sources, in doubles too. */
 static float *inputs(size_t width, size_t tokens)
@@ -43,12 +28,12 @@ static float *inputs(size_t width, size_t tokens)
     mix = mem_alloc(width * sources, sizeof *mix, &e);
     cr_assert(h && x && mix);
     for (i = 0; i < width * sources; i++)
-        mix[i] = gauss();
+        mix[i] = t_gauss(&seed);
     for (t = 0; t < tokens; t++) {
         for (i = 0; i < width; i++)
-            x[i] = 0.5 * gauss();
+            x[i] = 0.5 * t_gauss(&seed);
         for (j = 0; j < sources; j++) {
-            double s = gauss();
+            double s = t_gauss(&seed);
 
             for (i = 0; i < width; i++)
                 x[i] += s * mix[i * sources + j];
@@ -132,7 +117,7 @@ static struct matrix matrix(uint64_t rows, uint64_t cols)
     m.v = mem_alloc(rows * cols, sizeof *m.v, &e);
     cr_assert_not_null(m.v);
     for (i = 0; i < rows * cols; i++)
-        m.v[i] = f32_to_bf16((float)(0.02 * gauss()));
+        m.v[i] = f32_to_bf16((float)(0.02 * t_gauss(&seed)));
     m.width[0] = cols;
     return m;
 }
@@ -423,7 +408,7 @@ Test(feedback, at_least_as_good_as_the_published_loop)
     int round, better = 0, equal = 0;
 
     for (round = 0; round < 300; round++) {
-        size_t n = 2 + rnd(W - 1), i, j, row;
+        size_t n = 2 + t_below(&seed, W - 1), i, j, row;
         int bits = round % 3 == 0 ? 2 : round % 3 == 1 ? 4 : 6;
         struct matrix m = matrix(8, n);
         struct qz_moment *mo = moment(inputs(n, n * 3), n, NULL);
@@ -488,7 +473,7 @@ Test(feedback, without_correlation_nearest_is_best)
         struct qz_moment *mo;
 
         for (i = 0; i < 200; i++)
-            h[i * 200 + i] = (float)exp(gauss());
+            h[i * 200 + i] = (float)exp(t_gauss(&seed));
         m.m[0][0] = mo = moment(h, 200, NULL);
         run(&plain, &m, widths[w], 8, false, NULL);
         run(&fed, &m, widths[w], 8, true, NULL);
@@ -728,7 +713,7 @@ Test(feedback, reads_in_any_order)
     cr_assert_eq(qz_palette_read_indices(p, 0, all, n, &e), 0);
     qz_palette_stats(p, &s);
     for (i = 0; i < 4; i++) {
-        size_t at = rnd((uint32_t)n - 3000);
+        size_t at = t_below(&seed, (uint32_t)n - 3000);
 
         cr_assert_eq(qz_palette_read_indices(p, at, part, 3000, &e), 0);
         cr_assert_eq(memcmp(part, all + at, 3000), 0);

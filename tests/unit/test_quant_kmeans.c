@@ -10,14 +10,9 @@
 
 #include "converter/base/cpu.h"
 #include "quant/kmeans.h"
+#include "t_rand.h"
 
 static uint64_t seed = 1;
-
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((seed >> 33) % n);
-}
 
 static struct qz_kmeans *fresh(void)
 {
@@ -197,28 +192,30 @@ static double small_float(int i, int mant)
  * of floating point with 7 to 10 bits, in clumps. */
 static void points(double *x, double *w, size_t m, enum shape shape)
 {
-    double at = -(double)rnd(100000);
-    int mant = 7 + (int)rnd(4), n = 1 + (int)(m / 2 * (1 + rnd(2)));
+    double at = -(double)t_below(&seed, 100000);
+    int mant = 7 + (int)t_below(&seed, 4),
+        n = 1 + (int)(m / 2 * (1 + t_below(&seed, 2)));
     int key = -n;
     size_t i;
 
     if (n >> mant > 22)
         mant = 10;
     for (i = 0; i < m; i++) {
-        uint32_t r = rnd(1000);
+        uint32_t r = t_below(&seed, 1000);
 
         switch (shape) {
-        case UNIFORM: at += 1 + rnd(1000); break;
+        case UNIFORM: at += 1 + t_below(&seed, 1000); break;
         case GRID: at += 1; break;
         case FLOATS:
-            key += 1 + (int)rnd((uint32_t)(2 * n / (int)m));
+            key += 1 + (int)t_below(&seed, (uint32_t)(2 * n / (int)m));
             at = small_float(key, mant);
             break;
-        case CLUMPS: at += r > 950 ? 1000 : 1 + rnd(3); break;
+        case CLUMPS: at += r > 950 ? 1000 : 1 + t_below(&seed, 3); break;
         case SHAPES: break;
         }
         x[i] = at;
-        w[i] = shape == GRID ? 1 + rnd(2) : 1 + rnd(1 + rnd(200));
+        w[i] = shape == GRID ? 1 + t_below(&seed, 2)
+                             : 1 + t_below(&seed, 1 + t_below(&seed, 200));
     }
 }
 
@@ -229,8 +226,8 @@ Test(kmeans, random_points_against_the_plain_program)
     int round;
 
     for (round = 0; round < 1500; round++) {
-        size_t m = 2 + rnd(round % 10 == 0 ? 300 : 60);
-        int k = 1 + (int)rnd(m < 64 ? (uint32_t)m : 64);
+        size_t m = 2 + t_below(&seed, round % 10 == 0 ? 300 : 60);
+        int k = 1 + (int)t_below(&seed, m < 64 ? (uint32_t)m : 64);
         long double want, a, b;
 
         points(x, w, m, (enum shape)(round % SHAPES));
@@ -257,7 +254,7 @@ Test(kmeans, both_ways_agree_on_large_inputs)
 
     for (round = 0; round < 12; round++)
         for (i = 0; i < sizeof ks / sizeof ks[0]; i++) {
-            size_t m = 257 + rnd(2700);
+            size_t m = 257 + t_below(&seed, 2700);
             long double a, b;
 
             points(x, w, m, (enum shape)(round % SHAPES));
@@ -277,8 +274,8 @@ Test(kmeans, certificate_bounds_every_solution_from_below)
     int round;
 
     for (round = 0; round < 40; round++) {
-        size_t m = 300 + rnd(1200);
-        int k = 4 + (int)rnd(200);
+        size_t m = 300 + t_below(&seed, 1200);
+        int k = 4 + (int)t_below(&seed, 200);
         long double cost, room;
         double lo = 0, hi = 0, price, best = -INFINITY;
         uint32_t c;
@@ -393,9 +390,9 @@ Test(kmeans, same_borders_at_every_simd_level)
     int round, k, how, q;
 
     for (round = 0; round < 60; round++) {
-        size_t m = 300 + rnd(1700);
+        size_t m = 300 + t_below(&seed, 1700);
 
-        k = 2 + (int)rnd(255);
+        k = 2 + (int)t_below(&seed, 255);
         points(x, w, m, (enum shape)(round % SHAPES));
         for (how = 0; how < 2; how++) {
             qz_kmeans_points(km, x, w, m);

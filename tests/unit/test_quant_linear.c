@@ -11,37 +11,9 @@
 #include "converter/base/mem.h"
 #include "quant/linear.h"
 #include "t_quant.h"
+#include "t_rand.h"
 
 static uint64_t seed = 31;
-
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((seed >> 33) % n);
-}
-
-static double gauss(void)
-{
-    double s = -6;
-    int i;
-
-    for (i = 0; i < 12; i++)
-        s += (rnd(1 << 24) + 0.5) / (1 << 24);
-    return s;
-}
-
-static double student5(void)
-{
-    double s = 0;
-    int i;
-
-    for (i = 0; i < 5; i++) {
-        double g = gauss();
-
-        s += g * g;
-    }
-    return gauss() / sqrt(s / 5);
-}
 
 /* ---- one block ---- */
 
@@ -80,7 +52,7 @@ Test(linear, near_the_least_error_of_every_scale)
     double all = 0;
 
     for (round = 0; round < 400; round++) {
-        size_t n = round % 5 == 0 ? 1 + rnd(7) : 32, i;
+        size_t n = round % 5 == 0 ? 1 + t_below(&seed, 7) : 32, i;
         int top = round % 2 ? 7 : 127;
         float x[32], imp[32];
         const float *w = round % 3 ? NULL : imp;
@@ -90,8 +62,9 @@ Test(linear, near_the_least_error_of_every_scale)
 
         for (i = 0; i < n; i++) {
             x[i] = bf16_to_f32(f32_to_bf16(
-                (float)(0.02 * (round % 4 < 2 ? gauss() : student5()))));
-            imp[i] = (float)exp(2 * gauss());
+                (float)(0.02 *
+                        (round % 4 < 2 ? t_gauss(&seed) : t_student5(&seed)))));
+            imp[i] = (float)exp(2 * t_gauss(&seed));
             max = fmax(max, fabs((double)x[i]));
         }
         s = (double)f16_to_f32(qz_linear_block(x, w, n, top, q));
@@ -205,11 +178,11 @@ static struct matrix matrix(uint64_t rows, uint64_t cols, bool tails)
     m.v = mem_alloc(rows * cols, sizeof *m.v, &e);
     cr_assert_not_null(m.v);
     for (r = 0; r < rows; r++) {
-        double scale = 0.02 * exp(0.25 * gauss());
+        double scale = 0.02 * exp(0.25 * t_gauss(&seed));
 
         for (i = 0; i < cols; i++)
-            m.v[r * cols + i] =
-                f32_to_bf16((float)(scale * (tails ? student5() : gauss())));
+            m.v[r * cols + i] = f32_to_bf16(
+                (float)(scale * (tails ? t_student5(&seed) : t_gauss(&seed))));
     }
     return m;
 }
@@ -381,7 +354,7 @@ Test(linear, shapes_threads_and_steps)
 
             run(&a, &m, bits, shapes[i].block, NULL, 1 << 30);
             check_result(&a, &m, bits, shapes[i].block);
-            run(&b, &m, bits, shapes[i].block, par, 1 + rnd(100000));
+            run(&b, &m, bits, shapes[i].block, par, 1 + t_below(&seed, 100000));
             cr_assert_eq(memcmp(a.q, b.q, (size_t)(m.rows * m.cols)), 0);
             cr_assert_eq(memcmp(a.scales, b.scales, k * sizeof(f16_t)), 0);
             cr_assert_eq(memcmp(&a.stats, &b.stats, sizeof a.stats), 0);
@@ -403,7 +376,7 @@ Test(linear, importances_are_heeded)
     run(&a, &m, 4, 64, NULL, 1 << 20);
     m.imp = mem_alloc(64 * 512, sizeof *m.imp, &e);
     for (i = 0; i < 64 * 512; i++)
-        m.imp[i] = (float)exp(2.5 * gauss());
+        m.imp[i] = (float)exp(2.5 * t_gauss(&seed));
     run(&b, &m, 4, 64, NULL, 1 << 20);
     for (i = 0; i < 64 * 512; i++)
         under += (double)m.imp[i] *

@@ -8,17 +8,12 @@
 
 #include "converter/base/cpu.h"
 #include "quant/quant.h"
+#include "t_rand.h"
 
 static const int widths[] = { 1, 2, 3, 4, 6, 8 };
 enum { WIDTHS = sizeof widths / sizeof widths[0] };
 
-static uint32_t seed = 7;
-
-static uint8_t rnd(void)
-{
-    seed = seed * 1664525u + 1013904223u;
-    return (uint8_t)(seed >> 24);
-}
+static uint64_t seed = 7;
 
 static void check_bits(const uint8_t *packed, const uint8_t *idx, size_t n,
                        int bits)
@@ -48,7 +43,7 @@ Test(pack, every_width_and_length)
 
                 bytes = (n * (size_t)bits + 7) / 8;
                 for (i = 0; i < n; i++)
-                    idx[i] = (uint8_t)(rnd() & ((1 << bits) - 1));
+                    idx[i] = (uint8_t)t_below(&seed, 1u << bits);
                 memset(out, 0xaa, sizeof out);
                 qz_pack(out, idx, n, bits);
                 check_bits(out, idx, n, bits);
@@ -72,7 +67,7 @@ Test(pack, unpack_from_anywhere)
 
     for (w = 0; w < WIDTHS; w++) {
         for (i = 0; i < 97; i++)
-            idx[i] = (uint8_t)(rnd() & ((1 << widths[w]) - 1));
+            idx[i] = (uint8_t)t_below(&seed, 1u << widths[w]);
         qz_pack(out, idx, 97, widths[w]);
         for (first = 0; first <= 97; first++)
             for (n = 0; first + n <= 97; n++) {
@@ -104,7 +99,7 @@ Test(pack, streams_join_on_bytes)
         size_t bytes = 4096 * (size_t)widths[w] / 8;
 
         for (i = 0; i < 4096; i++)
-            idx[i] = (uint8_t)(rnd() & ((1 << widths[w]) - 1));
+            idx[i] = (uint8_t)t_below(&seed, 1u << widths[w]);
         qz_pack(whole, idx, 4096, widths[w]);
         for (cut = 8; cut < 4096; cut += 8 * 37) {
             qz_pack(parts, idx, cut, widths[w]);

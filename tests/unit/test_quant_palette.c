@@ -12,24 +12,19 @@
 #include "converter/base/cpu.h"
 #include "converter/base/mem.h"
 #include "quant/quant.h"
+#include "t_rand.h"
 
 static const int widths[] = { 1, 2, 3, 4, 6, 8 };
 enum { WIDTHS = sizeof widths / sizeof widths[0] };
 
 static uint64_t seed = 5;
 
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((seed >> 33) % n);
-}
-
 static uint16_t weight(void)
 {
     int s = 0, i;
 
     for (i = 0; i < 8; i++)
-        s += (int)rnd(4096);
+        s += (int)t_below(&seed, 4096);
     return f32_to_bf16((float)(s - 8 * 2048) * 1e-5f);
 }
 
@@ -181,7 +176,7 @@ Test(palette, equals_group_by_group)
             matrix_new(&m, shapes[i].rows, shapes[i].cols);
             plain_new(&want, &m, widths[w], shapes[i].group);
             p = open_palette(&m, widths[w], shapes[i].group, NULL);
-            check_all(p, &want, 1 + rnd(100000));
+            check_all(p, &want, 1 + t_below(&seed, 100000));
             cr_assert_eq(m.rows_read, m.rows, "each row is read once");
             qz_palette_free(p);
             plain_release(&want);
@@ -216,8 +211,8 @@ Test(palette, threads_simd_levels_and_order_of_reads)
                 cr_assert_eq(st.weights, 1200000);
                 /* Again and anywhere: the same bytes, no new figures. */
                 for (i = 0; i < 20 && t == 1; i++) {
-                    size_t at = rnd((uint32_t)want.bytes);
-                    size_t n = 1 + rnd(3000);
+                    size_t at = t_below(&seed, (uint32_t)want.bytes);
+                    size_t n = 1 + t_below(&seed, 3000);
 
                     if (n > want.bytes - at)
                         n = want.bytes - at;

@@ -12,24 +12,9 @@
 #include "converter/base/cpu.h"
 #include "converter/base/mem.h"
 #include "quant/quant.h"
+#include "t_rand.h"
 
 static uint64_t seed = 11;
-
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((seed >> 33) % n);
-}
-
-static double gauss(void)
-{
-    double s = -6;
-    int i;
-
-    for (i = 0; i < 12; i++)
-        s += (rnd(1 << 24) + 0.5) / (1 << 24);
-    return s;
-}
 
 static struct qz_scratch *scratch(void)
 {
@@ -108,8 +93,8 @@ Test(weighted, the_optimum_of_small_groups)
     int round;
 
     for (round = 0; round < 6000; round++) {
-        int bits = widths[rnd(3)], kind = (int)rnd(4);
-        size_t n = 2 + rnd(15), i;
+        int bits = widths[t_below(&seed, 3)], kind = (int)t_below(&seed, 4);
+        size_t n = 2 + t_below(&seed, 15), i;
         struct point p[16];
         uint16_t v[16];
         float imp[16];
@@ -119,12 +104,12 @@ Test(weighted, the_optimum_of_small_groups)
         double e = 0, sq = 0, all = 0, least, top = 0;
 
         for (i = 0; i < n; i++) {
-            double x = kind == 0 ? (int)rnd(9) - 4 : gauss();
+            double x = kind == 0 ? (int)t_below(&seed, 9) - 4 : t_gauss(&seed);
 
             v[i] = f32_to_bf16((float)x);
-            imp[i] = kind == 1   ? (float)exp(3 * gauss())
-                     : kind == 2 ? (float)rnd(3)
-                                 : (float)(1 + rnd(1000)) * 1e-3f;
+            imp[i] = kind == 1   ? (float)exp(3 * t_gauss(&seed))
+                     : kind == 2 ? (float)t_below(&seed, 3)
+                                 : (float)(1 + t_below(&seed, 1000)) * 1e-3f;
             p[i].x = bf16_to_f32(v[i]);
             p[i].w = imp[i];
             all += imp[i];
@@ -162,7 +147,7 @@ static void whole_weights(float *imp, size_t n)
     size_t i;
 
     for (i = 0; i + 2 <= n; i += 2) {
-        imp[i] = (float)(1 + rnd(3));
+        imp[i] = (float)(1 + t_below(&seed, 3));
         imp[i + 1] = 4 - imp[i];
     }
 }
@@ -185,7 +170,7 @@ Test(weighted, an_importance_is_a_number_of_copies)
         int bits = widths[round % 6];
 
         for (i = 0; i < N; i++)
-            v[i] = f32_to_bf16((float)((int)rnd(2000) - 1000) / 64);
+            v[i] = f32_to_bf16((float)((int)t_below(&seed, 2000) - 1000) / 64);
         whole_weights(imp, N);
         for (i = m = 0; i < N; i++)
             for (c = 0; c < (int)imp[i]; c++)
@@ -208,8 +193,8 @@ static void group(uint16_t *v, float *imp)
     size_t i;
 
     for (i = 0; i < GROUP; i++) {
-        v[i] = f32_to_bf16((float)(0.02 * gauss()));
-        imp[i] = (float)exp(1.5 * gauss());
+        v[i] = f32_to_bf16((float)(0.02 * t_gauss(&seed)));
+        imp[i] = (float)exp(1.5 * t_gauss(&seed));
     }
 }
 
@@ -365,7 +350,7 @@ static struct matrix matrix(uint64_t rows, uint64_t cols)
     m.imp = mem_alloc(rows * cols, sizeof *m.imp, &e);
     cr_assert(m.v && m.imp);
     for (i = 0; i < rows * cols; i++)
-        m.v[i] = f32_to_bf16((float)((int)rnd(4000) - 2000) / 256);
+        m.v[i] = f32_to_bf16((float)((int)t_below(&seed, 4000) - 2000) / 256);
     whole_weights(m.imp, rows * cols);
     return m;
 }
