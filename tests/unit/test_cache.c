@@ -684,6 +684,38 @@ Test(cache, one_changed_weight_makes_one_matrix_anew)
     expect_same("b", "plain");
 }
 
+/* Two tokens whose embeddings differ in signs alone: the squares of the first
+ * layer's inputs are the same, their products are not. */
+Test(cache, moments_count_beside_their_diagonals)
+{
+    static const char *const text[] = { "7 7 7 7 7 7 7 7\n",
+                                        "9 9 9 9 9 9 9 9\n" };
+    struct t_model m = t_model_tiny("qwen3");
+    struct cv_options o;
+
+    t_model_write(&m, "m");
+    for (uint64_t i = 0; i < m.hidden; i++) {
+        float v = 0.125f * (float)(1 + i % 5);
+
+        t_model_poke("m", "model.embed_tokens.weight", 7 * m.hidden + i, v);
+        t_model_poke("m", "model.embed_tokens.weight", 9 * m.hidden + i,
+                     i % 2 ? -v : v);
+    }
+    o = t_conv_options("m");
+    /* By squares alone q, k and v of the first layer are the same. */
+    o.calib = tokens(text[0]);
+    expect_counts(convert(o, "a", "cache"), 0, LAYERS + HEAD);
+    o.calib = tokens(text[1]);
+    expect_counts(convert(o, "b", "cache"), 3, LAYERS + HEAD - 3);
+    o.gptq = true;
+    o.calib = tokens(text[0]);
+    expect_counts(convert(o, "c", "cache"), 0, LAYERS + HEAD);
+    o.calib = tokens(text[1]);
+    expect_counts(convert(o, "d", "cache"), 0, LAYERS + HEAD);
+    convert(o, "plain", NULL);
+    expect_same("d", "plain");
+}
+
 Test(cache, damaged_entries_are_made_anew)
 {
     struct err e = ERR_INIT;
