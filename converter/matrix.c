@@ -156,6 +156,15 @@ static int read_indices(void *cookie, uint64_t offset, void *dst, size_t n,
     return 0;
 }
 
+/* A table of a few entries stands in the program itself. Entries that are
+ * printed as long as any: -0x1.ffcp-14. */
+static int fill(uint8_t *dst, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = i % 2 ? 0x87 : 0xff;
+    return 0;
+}
+
 static int read_tables(void *cookie, uint64_t offset, void *dst, size_t n,
                        struct err *e)
 {
@@ -163,12 +172,8 @@ static int read_tables(void *cookie, uint64_t offset, void *dst, size_t n,
     uint64_t at = p->indices.bytes + offset;
     int rc;
 
-    /* A table of a few entries stands in the model itself, which a plan from
-     * the config alone measures: its length does not depend on them. */
-    if (!p->job->ckpt.st) {
-        memset(dst, 0, n);
-        return 0;
-    }
+    if (p->measuring)
+        return fill(dst, n);
     rc = matrix_cache_read(p, at, dst, n, e);
     if (rc)
         return rc > 0 ? 0 : in_tensor(p, e);

@@ -20,6 +20,7 @@ struct cv_matrix {
     struct cv_lut asked; /* with the group as it was asked for */
     struct cv_lut lut;   /* as it is stored */
     bool pinned;         /* by a recipe */
+    bool measuring;      /* sizes are asked for, not values */
     enum cv_method method;
     struct cv_job *job;
     struct qz_source rows;

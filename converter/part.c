@@ -415,8 +415,8 @@ static int measure_compiled(struct cv_part *part, const struct buf *message,
     return 0;
 }
 
-/* By the very encoder, without a file. */
-static int measure_message(const struct mil_program *p, struct cv_part *part,
+/* By the very encoder, without a file and without a matrix. */
+static int measure_message(const struct cv_program *p, struct cv_part *part,
                            enum cv_emit emit, struct err *e)
 {
     struct blob_writer *w = blob_writer_measuring(e);
@@ -424,13 +424,17 @@ static int measure_message(const struct mil_program *p, struct cv_part *part,
     struct blob_totals totals;
     int rc = -1;
 
-    if (w && !codec_encode(p, w, &message, e) &&
+    for (size_t i = 0; i < p->matrices->n; i++)
+        p->matrices->items[i]->measuring = true;
+    if (w && !codec_encode(p->program, w, &message, e) &&
         !blob_writer_finish(w, &totals, e)) {
         part->weight_bytes = totals.bytes;
         part->model_bytes = message.len;
         part->compiled_bytes = 0;
         rc = emit & CV_EMIT_COMPILED ? measure_compiled(part, &message, e) : 0;
     }
+    for (size_t i = 0; i < p->matrices->n; i++)
+        p->matrices->items[i]->measuring = false;
     buf_release(&message);
     blob_writer_free(w);
     return rc;
@@ -489,7 +493,7 @@ int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
         part->stored_bits += 8 * d->bytes;
         part->forms |= 1;
     }
-    return measure_message(p->program, part, emit, e);
+    return measure_message(p, part, emit, e);
 }
 
 /* ---- what was written ---- */

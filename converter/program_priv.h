@@ -16,8 +16,10 @@
 /* Sets j->stream_exp where the user gave none: measures, notes what was found,
  * refuses what no scale brings into fp16. */
 int cv_choose_scale(struct cv_job *j, struct err *e) ATTR_MUST_USE;
-/* Fills the planned figures of a part. Bytes of the weight file: an upper
- * bound, exact unless two constants turn out to hold equal bytes. */
+/* Fills the planned figures of a part; reads no matrix. Bytes of the weight
+ * file: an upper bound, exact unless two constants turn out to hold equal
+ * bytes. Of the compiled form likewise, exact unless tables or scales of a few
+ * entries stand in its text. */
 int cv_program_sizes(const struct cv_program *p, struct cv_part *part,
                      enum cv_emit emit, struct err *e) ATTR_MUST_USE;
 /* The narrower of two, bits 0 being none. */

@@ -118,7 +118,8 @@ test_nothing_to_guide() {
     layers="no matrix of the layers or of the LM head gets"
     printf 'rules: [{part: ffn, lut: none}, {part: lmhead, lut: none}]\n' \
         >r.yaml
-    for o in '--lut none' '--lut none --lut-embeddings 4' '--recipe r.yaml'; do
+    for o in '--lut none' '--lut none --lut-embeddings 4' '--recipe r.yaml' \
+        '--quant int8,tensor'; do
         refused 2 "--calib has nothing to act on: $layers tables, or" \
             "--lut, --quant and --recipe" -- convert $o --calib t -o out
         refused 2 "--calib has nothing" -- convert $o --calib t --plan
@@ -127,20 +128,14 @@ test_nothing_to_guide() {
         convert --lut none --calib t --method gptq -o out
     refused 2 "--calib has nothing" -- \
         convert --lut none --budget 5 --calib t -o out
-    refused 2 "--importance has nothing to act on: no matrix gets" -- \
-        convert --lut none --importance i.safetensors -o out
-    # such a scale stands in the program, whose size is measured before
-    for o in '--calib t' '--importance i.safetensors'; do
-        refused 2 "has nothing to act on" "more than one scale" -- \
-            anemll-convert --hf "$(tiny)" --quant int8,tensor $o -o out
+    for o in '--lut none' '--quant int8,tensor'; do
+        refused 2 "--importance has nothing to act on: no matrix gets" -- \
+            convert $o --importance i.safetensors -o out
     done
-    run anemll-convert --hf "$(tiny)" --quant int8,tensor --calib t \
-        --method gptq --plan
-    expect_exit 0
     # one matrix is enough, of a part or of a recipe
     printf 'rules: [{tensor: "*.o_proj.weight", layers: 1, lut: 4}]\n' >r.yaml
     for o in '--lut-ffn none' '--lut-lmhead none' '--lut none --recipe r.yaml' \
-        '--quant int4' '--quant int4 --method gptq'; do
+        '--quant int4' '--quant int8,tensor --method gptq'; do
         run convert $o --calib t --plan
         expect_exit 0
     done

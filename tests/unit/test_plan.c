@@ -395,6 +395,13 @@ Test(plan, head_in_equal_parts)
 
 /* ---- figures ---- */
 
+/* Tables and scales of a few entries stand in the text, and are measured as if
+ * they were long. */
+static bool in_text(const struct cv_lut *l)
+{
+    return l->bits == 1 || (l->linear && !l->group);
+}
+
 static void expect_figures(struct cv_options *o, const char *what)
 {
     struct err e = ERR_INIT;
@@ -418,9 +425,11 @@ static void expect_figures(struct cv_options *o, const char *what)
                      p->written_model,
                      "%s, %s: message %" PRIu64 " of %" PRIu64, what, p->name,
                      p->model_bytes, p->written_model);
-        cr_expect_eq(p->compiled_bytes, p->written_compiled,
-                     "%s, %s: compiled %" PRIu64 " of %" PRIu64, what, p->name,
-                     p->compiled_bytes, p->written_compiled);
+        cr_expect(p->compiled_bytes >= p->written_compiled &&
+                      p->compiled_bytes - p->written_compiled <=
+                          (in_text(&p->lut) ? p->written_compiled / 50 : 0),
+                  "%s, %s: compiled %" PRIu64 " of %" PRIu64, what, p->name,
+                  p->compiled_bytes, p->written_compiled);
         cr_expect_eq(p->palettized, p->weights);
     }
     cv_job_close(&j);
@@ -452,6 +461,8 @@ Test(plan, figures_are_what_is_written)
     o.batch = 64;
     o.lut_ffn = (struct cv_lut){ 4, 4 };
     expect_figures(&o, "llama tiny");
+    o.lut_ffn = o.lut_head = (struct cv_lut){ 8, 0, true };
+    expect_figures(&o, "one scale");
 }
 
 /* Weights count once, whatever the forms. */
