@@ -48,6 +48,7 @@ const char *report_rule(const char *tensor);
 /* What report.json of a package says of a constant. */
 struct report_said {
     const char *part, *name, *tensor, *kind, *method, *rule; /* may be NULL */
+    uint64_t shape[MIL_MAX_RANK]; /* UINT64_MAX: no axis, or no number */
     uint64_t weights, bits, group, value_bytes, table_bytes;
     double bits_per_weight, bits_requested; /* NAN: unknown */
     double sse, snr; /* NAN: unknown; INFINITY: nothing lost */

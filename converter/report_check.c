@@ -97,10 +97,25 @@ static void check_method(struct report_check *k, const struct report_part *part,
              report_rule(s->tensor));
 }
 
+static void check_shape(struct report_check *k, const char *part,
+                        const struct stored *s, const struct report_said *said)
+{
+    int i = 0;
+
+    while (i < s->type.rank && said->shape[i] == (uint64_t)s->type.dims[i])
+        i++;
+    if (i < s->type.rank || (i < MIL_MAX_RANK && said->shape[i] != UINT64_MAX))
+        buf_printf(&k->lines,
+                   "%s, '%s': axis %d of its shape in " REPORT_NAME
+                   " is another\n",
+                   part, s->name, i);
+}
+
 static void compare_row(struct report_check *k, const struct report_part *part,
                         const struct stored *s, const struct report_said *said)
 {
     word(k, part->name, s->name, said->kind, stored_form_name(s->form));
+    check_shape(k, part->name, s, said);
     count(k, part->name, s->name, "weights", said->weights, s->weights);
     about(k, part->name, s->name, "bits per weight", said->bits_per_weight,
           stored_bits(s));
@@ -111,6 +126,10 @@ static void compare_row(struct report_check *k, const struct report_part *part,
           s->value_bytes);
     count(k, part->name, s->name, "bytes of tables", said->table_bytes,
           s->table_bytes);
+    if (!isfinite(said->sse))
+        buf_printf(&k->lines,
+                   "%s, '%s': " REPORT_NAME " says no squared error\n",
+                   part->name, s->name);
     if (!s->tensor)
         return;
     check_tensor(k, part->name, s, said->tensor);
@@ -153,7 +172,7 @@ void report_check_loss(struct report_check *k, const struct report_part *part,
                        const struct stored *s, const struct report_said *said,
                        const struct stored_loss *loss)
 {
-    if (isfinite(said->sse))
+    if (isfinite(said->sse)) /* else it was told */
         check_sse(k, part->name, s->name, said->sse, loss);
     check_snr(k, part->name, s->name, said->snr, loss);
 }

@@ -45,6 +45,16 @@ static const char *word(const struct js_node *n, const char *key)
     return js_string(js_get(n, key), &s) ? s : NULL;
 }
 
+/* More axes than there can be are no shape. */
+static void read_shape(const struct js_node *n, uint64_t shape[MIL_MAX_RANK])
+{
+    const struct js_node *x = js_count(n) <= MIL_MAX_RANK ? js_first(n) : NULL;
+
+    for (int i = 0; i < MIL_MAX_RANK; i++, x = x ? js_next(x) : NULL)
+        if (!js_uint(x, &shape[i]))
+            shape[i] = UINT64_MAX;
+}
+
 static void read_row(const struct js_node *n, struct report_said *r)
 {
     const char *kind = word(n, "kind");
@@ -56,6 +66,7 @@ static void read_row(const struct js_node *n, struct report_said *r)
                                .kind = kind,
                                .method = word(n, "method"),
                                .rule = word(n, "rule") };
+    read_shape(js_get(n, "shape"), r->shape);
     r->weights = count(n, "weights");
     r->bits = count(n, "bits");
     r->group = js_get(n, linear ? "block" : "group")

@@ -167,6 +167,12 @@ test_rows_of_other_tensors_and_methods() {
     damaged 's/"rule": "recipe"/"method": "kmeans"/' "says 'kmeans', found 's"
     damaged 's/"rule": "norm"/"rule": "option"/' "says 'option', found 'norm'"
     damaged 's/"rule": "recipe"/"rule": "norm"/' "says 'norm', found 'small'"
+    damaged 's/"sse": 0\.5[0-9]*/"sse": null/' "says no squared error"
+    for x in '128, 128, 1' '128, 128, 1, 1, 1' '128, 64, 1, 1' \
+        '1, 1, 1, 1, 1, 1, 1, 1, 1' '"x"' ''; do
+        damaged "s/\"shape\": \[128, 128, 1, 1\]/\"shape\": [$x]/" \
+            "'$q': axis"
+    done
     # a row twice; a row of nothing
     damaged "s/layers_0_self_attn_k_proj/layers_0_self_attn_q_proj/" \
         "'$q': report.json has row 4 of it" "k_proj_weight': report.json has no"
