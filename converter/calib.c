@@ -216,7 +216,7 @@ static int digest_of(struct calib *c, const struct moment *m,
     hash_add(h, counts, sizeof(counts));
     hash_add(h, m->diag, m->width * sizeof(*m->diag));
     if (m->full)
-        hash_add(h, m->full, m->width * m->width * sizeof(*m->full));
+        hash_add(h, m->full, (m->width + 1) * m->width * sizeof(*m->full));
     *out = hash_get(h);
     hash_free(h);
     c->digests[c->n_digests++] = (struct digest){ m, *out };
@@ -237,20 +237,22 @@ int calib_digest(struct calib *c, const char *tensor, uint64_t row,
 /* Prepares a full moment; its sums become sums per token fed. */
 static int add_feedback(struct calib *c, const struct moment *of, struct err *e)
 {
-    float share = (float)((double)of->tokens / (double)c->tokens), *h;
+    float share = (float)((double)of->tokens / (double)c->tokens), *part[2];
     struct feedback f = { .of = of };
     struct hash128 seen;
 
     /* While the full moment is there. */
     if (digest_of(c, of, &seen, e) ||
         mem_grow((void **)&c->feedback, &c->cap_feedback, c->n_feedback,
-                 sizeof(f), e))
+                 sizeof(f), e) ||
+        moments_take_full(c->moments, of, part, e))
         return -1;
-    h = moments_take_full(c->moments, of);
-    if (h) {
-        for (size_t i = 0; i < of->width * of->width; i++)
-            h[i] *= share;
-        f.m = qz_moment_new(h, of->width, c->o.par, e);
+    if (part[0]) {
+        for (size_t i = 0; i < of->width * of->width; i++) {
+            part[0][i] *= share;
+            part[1][i] *= share;
+        }
+        f.m = qz_moment_new(part[0], part[1], of->width, c->o.par, e);
         if (!f.m)
             return -1;
     }

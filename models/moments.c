@@ -94,7 +94,7 @@ static int start_full(struct moments *m, struct input *in, struct err *e)
 
     if (!m->full_bytes)
         return 0;
-    if (!mem_mul(in->pub.width, in->pub.width, &elems) ||
+    if (!mem_mul(in->pub.width + 1, in->pub.width, &elems) ||
         !mem_mul(elems, sizeof(float), &bytes) ||
         bytes > m->full_bytes - m->full_used) {
         m->without++;
@@ -171,7 +171,14 @@ struct product {
     struct moments *m;
     float *full;
     size_t width, n; /* tokens: the inner axis */
+    bool odd;        /* the part */
 };
+
+/* Of x_i x_j, j <= i. */
+static size_t place_of(size_t width, size_t i, size_t j, bool odd)
+{
+    return odd ? j * width + i : (i + 1) * width + j;
+}
 
 /* c [rows of the panel, batch] of rows j .. and i .. of the transposed x. */
 static void panel_batch(const struct product *p, size_t j, size_t mj, size_t i,
@@ -202,8 +209,9 @@ static void panels(void *arg, uint64_t begin, uint64_t end, int worker)
 
             panel_batch(p, j, mj, i, ni, c);
             for (size_t a = 0; a < mj; a++)
-                for (size_t b = 0; b < ni; b++)
-                    p->full[(j + a) * p->width + i + b] += (float)c[a * ni + b];
+                for (size_t b = 0; b < ni && i + b <= j + a; b++)
+                    p->full[place_of(p->width, j + a, i + b, p->odd)] +=
+                        (float)c[a * ni + b];
         }
     }
 }
@@ -211,7 +219,8 @@ static void panels(void *arg, uint64_t begin, uint64_t end, int worker)
 static int add_full(struct moments *m, struct input *in, const float *x,
                     size_t n, struct err *e)
 {
-    struct product p = { m, in->pub.full, in->pub.width, n };
+    struct product p = { m, in->pub.full, in->pub.width, n,
+                         in->calls % 2 == 0 };
     size_t width = in->pub.width;
 
     if (room(&m->t, &m->cap_t, width * n, e) ||
@@ -282,13 +291,8 @@ struct oracle_watch moments_watch(struct moments *m)
 
 static void finish_full(float *full, size_t width, float per)
 {
-    for (size_t i = 0; i < width; i++)
-        for (size_t j = 0; j <= i; j++) {
-            float v = full[i * width + j] * per;
-
-            full[i * width + j] = v;
-            full[j * width + i] = v;
-        }
+    for (size_t i = 0; i < (width + 1) * width; i++)
+        full[i] *= per;
 }
 
 void moments_finish(struct moments *m)
@@ -313,16 +317,38 @@ const struct moment *moments_find(const struct moments *m, const char *tensor,
                                                : NULL;
 }
 
-float *moments_take_full(struct moments *m, const struct moment *of)
+static float *part_of(const struct moment *of, bool odd, struct err *e)
 {
+    size_t w = of->width;
+    float *part = mem_alloc(w * w, sizeof(*part), e);
+
+    for (size_t i = 0; part && i < w; i++)
+        for (size_t j = 0; j <= i; j++)
+            part[i * w + j] = part[j * w + i] =
+                of->full[place_of(w, i, j, odd)];
+    return part;
+}
+
+int moments_take_full(struct moments *m, const struct moment *of,
+                      float *part[2], struct err *e)
+{
+    part[0] = part[1] = NULL;
+    if (!of->full)
+        return 0;
+    part[0] = part_of(of, false, e);
+    part[1] = part_of(of, true, e);
+    if (!part[0] || !part[1]) {
+        mem_free(part[0]);
+        mem_free(part[1]);
+        part[0] = part[1] = NULL;
+        return -1;
+    }
     for (size_t i = 0; i < m->n_inputs; i++)
         if (&m->inputs[i].pub == of) {
-            float *full = m->inputs[i].pub.full;
-
+            mem_free(m->inputs[i].pub.full);
             m->inputs[i].pub.full = NULL;
-            return full;
         }
-    return NULL;
+    return 0;
 }
 
 void moments_count(const struct moments *m, size_t *full, size_t *without)

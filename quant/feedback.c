@@ -187,7 +187,7 @@ static void sum_rows_avx2(float *sum, const float *h, size_t width,
 }
 #endif
 
-static void feed(const float *a, const float *d, size_t n, float *out)
+void feed_lanes(const float *a, const float *d, size_t n, float *out)
 {
 #if defined(__x86_64__)
     if ((cpu_features() & CPU_AVX2) != 0) {
@@ -310,7 +310,7 @@ static void round_tile(struct qz_feed *f, size_t row, size_t n,
         size_t col = t->col + m->order[j];
         float *d = f->d + j * LANES;
 
-        feed(m->feed + j * (j - 1) / 2, f->d, j, sum);
+        feed_lanes(m->feed + j * (j - 1) / 2, f->d, j, sum);
         for (l = 0; l < n; l++) {
             float x = f->x[(row + l) * f->cols + col];
             uint8_t q = feed_nearest(&f->table[l], x + sum[l]);
@@ -383,7 +383,7 @@ static void round_integers(float *d, const float *x, size_t n, size_t cols,
     for (j = 0; j < t->n; j++) {
         size_t col = t->col + m->order[j];
 
-        feed(m->feed + j * (j - 1) / 2, d, j, sum);
+        feed_lanes(m->feed + j * (j - 1) / 2, d, j, sum);
         for (l = 0; l < n; l++) {
             size_t at = l * cols + col;
             float scale = f16_to_f32(

@@ -105,6 +105,8 @@ void feed_refine(struct qz_feed *f, size_t row, size_t n,
                  const struct qz_tiles *tiles, f16_t *table, uint8_t *codes,
                  struct qz_output *out);
 
+/* out[l] = sum of a[i] d[i][l] over i < n; d [n, FEED_LANES] */
+void feed_lanes(const float *a, const float *d, size_t n, float *out);
 /* y[i] += a x[i] */
 void feed_axpy(float *y, const float *x, float a, size_t n);
 /* sum[i] = sum of h[rows[q]][i] over q < n, in this order; h [.., width]. */

@@ -15,15 +15,19 @@
 
 #include "converter/base/mem.h"
 #include "converter/base/sgemm.h"
+#include "quant/feedback_priv.h"
 
 #define BLOCK SGEMM_SLICE
 #define ROWS 64 /* of one piece of work */
 #define SHARE 0.01
 #define TRIES 20
+#define CHOICES 8 /* SHARE times powers of two */
+#define LANES FEED_LANES
 
 struct factor {
     const struct qz_moment *m;
     size_t n, ld;
+    double by;     /* what is added to the diagonal */
     float *a;      /* [n, ld]: lower triangle */
     double *t;     /* [BLOCK, BLOCK]: columns of the diagonal block */
     double *x;     /* [width of par, BLOCK] */
@@ -142,7 +146,7 @@ static bool factor(struct factor *f, struct par *par)
 
 /* ---- around it ---- */
 
-/* Rows of the reversed, reordered moment. */
+/* Rows of the reversed, reordered and damped moment. */
 static void load_rows(void *arg, uint64_t begin, uint64_t end, int worker)
 {
     const struct factor *f = arg;
@@ -154,6 +158,7 @@ static void load_rows(void *arg, uint64_t begin, uint64_t end, int worker)
 
         for (size_t j = 0; j < f->ld; j++)
             f->a[i * f->ld + j] = j <= i ? h[m->order[f->n - 1 - j]] : 0;
+        f->a[i * f->ld + i] = (float)((double)f->a[i * f->ld + i] + f->by);
     }
 }
 
@@ -172,36 +177,166 @@ static void store_rows(void *arg, uint64_t begin, uint64_t end, int worker)
     }
 }
 
+/* The feedback of f->m, damped by f->by; false: there is none. */
+static bool make_feed(struct factor *f, struct par *par)
+{
+    par_for(par, f->n, ROWS, load_rows, f);
+    if (!factor(f, par))
+        return false;
+    par_for(par, f->n, ROWS, store_rows, f);
+    return true;
+}
+
 static void damp(struct qz_moment *m, double by)
 {
     for (size_t j = 0; j < m->width; j++)
         m->h[j * m->width + j] = (float)((double)m->h[j * m->width + j] + by);
-    m->damping += by;
+    m->damping = by;
 }
 
-static int run_factor(struct qz_moment *m, struct par *par, struct factor *f,
-                      struct err *e)
+static double mean_diagonal(const float *h, size_t width)
 {
-    double by = 0, mean = 0;
+    double sum = 0;
+
+    for (size_t j = 0; j < width; j++)
+        sum += (double)h[j * width + j];
+    return sum / (double)width;
+}
+
+static int run_factor(struct qz_moment *m, double share, struct par *par,
+                      struct factor *f, struct err *e)
+{
+    double mean = mean_diagonal(m->h, m->width);
     bool done = false;
 
-    for (size_t j = 0; j < m->width; j++)
-        mean += (double)m->h[j * m->width + j];
-    mean /= (double)m->width;
-    by = mean > 0 ? SHARE * mean : 1;
-    for (int i = 0; i < TRIES && !done; i++, by *= 2) {
-        damp(m, by);
-        par_for(par, m->width, ROWS, load_rows, f);
-        done = factor(f, par);
+    f->m = m;
+    f->by = mean > 0 ? share * mean : 1;
+    for (int i = 0; i < TRIES && !done; i++) {
+        f->by *= i ? 2 : 1;
+        done = make_feed(f, par);
     }
     if (!done)
         return err_set(e, ERR_INPUT,
                        "a moment of %zu columns has no factor: it is not "
                        "finite or far from symmetric and positive",
                        m->width);
-    par_for(par, m->width, ROWS, store_rows, f);
+    damp(m, f->by);
     return 0;
 }
+
+/* ---- the choice of the damping ---- */
+
+struct trial {
+    float *d;  /* [width, LANES]: what rounding leaves, in its order */
+    float *at; /* the same, by columns */
+    struct par *par;
+    double *losses; /* [width]: of each row of the other part */
+    const float *other;
+    size_t width;
+};
+
+/* Random bits (Steele et al. 2014, SplitMix64). */
+static uint64_t mix(uint64_t z)
+{
+    z *= UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+/* Feedback with errors of rounding of size 1. */
+static void leave(struct trial *t, const struct qz_moment *m)
+{
+    float sum[LANES];
+
+    for (size_t j = 0; j < t->width; j++) {
+        uint64_t bits = mix(j + 1);
+        float *d = t->d + j * LANES;
+
+        feed_lanes(m->feed + j * (j - 1) / 2, t->d, j, sum);
+        for (size_t l = 0; l < LANES; l++)
+            d[l] = (bits >> l & 1 ? 1.0f : -1.0f) - sum[l];
+        memcpy(t->at + m->order[j] * LANES, d, LANES * sizeof(*d));
+    }
+}
+
+static void lose(void *arg, uint64_t begin, uint64_t end, int worker)
+{
+    const struct trial *t = arg;
+    float sum[LANES];
+
+    (void)worker;
+    for (size_t i = (size_t)begin; i < end; i++) {
+        feed_lanes(t->other + i * t->width, t->at, t->width, sum);
+        t->losses[i] = 0;
+        for (size_t l = 0; l < LANES; l++)
+            t->losses[i] += (double)sum[l] * (double)t->at[i * LANES + l];
+    }
+}
+
+/* What feedback by one part loses on the other. */
+static double loss_on(struct trial *t, const struct qz_moment *part,
+                      const float *other, double share, struct factor *f)
+{
+    double sum = 0;
+
+    f->m = part;
+    f->by = share * mean_diagonal(part->h, part->width);
+    if (!make_feed(f, t->par))
+        return INFINITY;
+    leave(t, part);
+    t->other = other;
+    par_for(t->par, t->width, ROWS, lose, t);
+    for (size_t i = 0; i < t->width; i++)
+        sum += t->losses[i];
+    return sum;
+}
+
+/* The losses of feedback by either part have one unit: the moments'. */
+static double search(struct trial *t, const struct qz_moment *m, float *rest,
+                     struct factor *f)
+{
+    struct qz_moment other = *m;
+    double share = SHARE, best = INFINITY;
+
+    other.h = rest;
+    for (int i = 0; i < CHOICES; i++) {
+        double next = ldexp(SHARE, i);
+        double loss =
+            loss_on(t, m, rest, next, f) + loss_on(t, &other, m->h, next, f);
+
+        if (best < INFINITY && !(loss < best))
+            break;
+        share = loss < INFINITY ? next : share;
+        best = loss;
+    }
+    return share;
+}
+
+static int choose_share(const struct qz_moment *m, float *rest, struct par *par,
+                        struct factor *f, double *share, struct err *e)
+{
+    size_t n = m->width;
+    struct trial t = { .par = par, .width = n };
+    int rc = -1;
+
+    *share = SHARE;
+    if (!rest || !(mean_diagonal(m->h, n) > 0) || !(mean_diagonal(rest, n) > 0))
+        return 0;
+    t.d = mem_alloc_aligned(n * LANES, sizeof(*t.d), e);
+    t.at = mem_alloc_aligned(n * LANES, sizeof(*t.at), e);
+    t.losses = mem_alloc(n, sizeof(*t.losses), e);
+    if (t.d && t.at && t.losses) {
+        *share = search(&t, m, rest, f);
+        rc = 0;
+    }
+    mem_free(t.d);
+    mem_free(t.at);
+    mem_free(t.losses);
+    return rc;
+}
+
+/* ---- all of it ---- */
 
 struct place {
     float diag;
@@ -217,14 +352,15 @@ static int by_diag(const void *a, const void *b)
     return x->column < y->column ? -1 : 1;
 }
 
-static int set_order(struct qz_moment *m, struct err *e)
+static int set_order(struct qz_moment *m, const float *rest, struct err *e)
 {
     struct place *p = mem_alloc(m->width, sizeof(*p), e);
 
     if (!p)
         return -1;
     for (size_t j = 0; j < m->width; j++) {
-        p[j].diag = m->h[j * m->width + j];
+        p[j].diag =
+            m->h[j * m->width + j] + (rest ? rest[j * m->width + j] : 0);
         p[j].column = (uint32_t)j;
     }
     qsort(p, m->width, sizeof(*p), by_diag);
@@ -234,10 +370,11 @@ static int set_order(struct qz_moment *m, struct err *e)
     return 0;
 }
 
-static int check_finite(const struct qz_moment *m, struct err *e)
+static int check_finite(const struct qz_moment *m, const float *rest,
+                        struct err *e)
 {
     for (size_t i = 0; i < m->width * m->width; i++)
-        if (!(fabsf(m->h[i]) < INFINITY))
+        if (!(fabsf(m->h[i] + (rest ? rest[i] : 0)) < INFINITY))
             return err_set(e, ERR_INPUT,
                            "a moment of %zu columns holds a value that is not "
                            "finite (row %zu, column %zu)",
@@ -245,10 +382,18 @@ static int check_finite(const struct qz_moment *m, struct err *e)
     return 0;
 }
 
-static int prepare(struct qz_moment *m, struct par *par, struct err *e)
+static void add_rest(struct qz_moment *m, const float *rest)
 {
-    struct factor f = { .m = m, .n = m->width, .ld = sgemm_pad(m->width) };
+    for (size_t i = 0; rest && i < m->width * m->width; i++)
+        m->h[i] += rest[i];
+}
+
+static int prepare(struct qz_moment *m, float *rest, struct par *par,
+                   struct err *e)
+{
+    struct factor f = { .n = m->width, .ld = sgemm_pad(m->width) };
     size_t n = m->width, threads = (size_t)par_width(par);
+    double share;
     int rc = -1;
 
     m->order = mem_alloc(n, sizeof(*m->order), e);
@@ -258,8 +403,11 @@ static int prepare(struct qz_moment *m, struct par *par, struct err *e)
     f.x = mem_alloc_aligned(threads * BLOCK, sizeof(*f.x), e);
     f.c = mem_alloc_aligned(threads * SGEMM_PANEL * ROWS, sizeof(*f.c), e);
     if (m->order && m->feed && f.a && f.t && f.x && f.c &&
-        !check_finite(m, e) && !set_order(m, e))
-        rc = run_factor(m, par, &f, e);
+        !check_finite(m, rest, e) && !set_order(m, rest, e) &&
+        !choose_share(m, rest, par, &f, &share, e)) {
+        add_rest(m, rest);
+        rc = run_factor(m, share, par, &f, e);
+    }
     mem_free(f.a);
     mem_free(f.t);
     mem_free(f.x);
@@ -267,18 +415,20 @@ static int prepare(struct qz_moment *m, struct par *par, struct err *e)
     return rc;
 }
 
-struct qz_moment *qz_moment_new(float *h, size_t width, struct par *par,
-                                struct err *e)
+struct qz_moment *qz_moment_new(float *h, float *rest, size_t width,
+                                struct par *par, struct err *e)
 {
     struct qz_moment *m = mem_zalloc(1, sizeof(*m), e);
+    int rc = -1;
 
-    if (!m) {
+    if (m) {
+        m->h = h;
+        m->width = width;
+        rc = prepare(m, rest, par, e);
+    } else
         mem_free(h);
-        return NULL;
-    }
-    m->h = h;
-    m->width = width;
-    if (!prepare(m, par, e))
+    mem_free(rest);
+    if (!rc)
         return m;
     qz_moment_free(m);
     return NULL;

@@ -29,7 +29,7 @@
  * makes of moments: raised whenever any source and options give other tables,
  * indices, integers or scales than before. What was stored under another
  * number is computed anew. */
-#define QZ_RESULTS 2
+#define QZ_RESULTS 3
 
 /* How the source's 16-bit patterns read. F32 sources are rounded to fp16
  * (nearest even) before clustering; bf16 is never rounded. */

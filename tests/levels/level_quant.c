@@ -169,7 +169,7 @@ static struct qz_moment *moment(const struct matrix *m, struct par *par)
 
     need(h != NULL, &e);
     memcpy(h, m->h, sizeof m->h);
-    mo = qz_moment_new(h, COLS, par, &e);
+    mo = qz_moment_new(h, NULL, COLS, par, &e);
     need(mo != NULL, &e);
     return mo;
 }

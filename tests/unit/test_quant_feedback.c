@@ -53,7 +53,7 @@ static float *inputs(size_t width, size_t tokens)
 static struct qz_moment *moment(float *h, size_t width, struct par *par)
 {
     struct err e = ERR_INIT;
-    struct qz_moment *m = qz_moment_new(h, width, par, &e);
+    struct qz_moment *m = qz_moment_new(h, NULL, width, par, &e);
 
     cr_assert_not_null(m, "%s", e.text);
     return m;
@@ -290,6 +290,103 @@ Test(feedback, moments_that_are_singular_or_zero)
     qz_moment_free(m);
 }
 
+/* Two parts of a moment, each of `tokens` inputs that mix the same sources. */
+static void halves(size_t width, size_t tokens, float *part[2])
+{
+    struct err e = ERR_INIT;
+    size_t sources = width / 2, t, i, j;
+    double *mix = mem_alloc(width * sources, sizeof *mix, &e);
+    double *x = mem_alloc(width, sizeof *x, &e);
+    int q;
+
+    cr_assert(mix && x);
+    for (i = 0; i < width * sources; i++)
+        mix[i] = t_gauss(&seed);
+    for (q = 0; q < 2; q++) {
+        part[q] = mem_zalloc(width * width, sizeof **part, &e);
+        cr_assert_not_null(part[q]);
+        for (t = 0; t < tokens; t++) {
+            for (i = 0; i < width; i++)
+                x[i] = t_gauss(&seed);
+            for (j = 0; j < sources; j++) {
+                double s = t_gauss(&seed);
+
+                for (i = 0; i < width; i++)
+                    x[i] += s * mix[i * sources + j];
+            }
+            for (i = 0; i < width; i++)
+                for (j = 0; j < width; j++)
+                    part[q][i * width + j] +=
+                        (float)(x[i] * x[j] / (double)(2 * tokens));
+        }
+    }
+    mem_free(mix);
+    mem_free(x);
+}
+
+static float *copy_of(const float *h, size_t n)
+{
+    struct err e = ERR_INIT;
+    float *copy = mem_alloc(n, sizeof *h, &e);
+
+    cr_assert_not_null(copy);
+    memcpy(copy, h, n * sizeof *h);
+    return copy;
+}
+
+/* The damping that two parts get, as a share of the mean diagonal. */
+static double share_of(const float *h, const float *rest, size_t width)
+{
+    struct err e = ERR_INIT;
+    struct qz_moment *m;
+    double mean = 0, share;
+    size_t i;
+
+    m = qz_moment_new(copy_of(h, width * width), copy_of(rest, width * width),
+                      width, NULL, &e);
+    cr_assert_not_null(m, "%s", e.text);
+    check_factor(m);
+    for (i = 0; i < width * width; i++) {
+        double damped = i % (width + 1) == 0 ? m->damping : 0;
+        double sum = (double)h[i] + (double)rest[i];
+
+        mean += i % (width + 1) == 0 ? sum / (double)width : 0;
+        cr_assert_float_eq((double)m->h[i], sum + damped,
+                           1e-5 * (1 + fabs(sum)));
+    }
+    share = m->damping / mean;
+    qz_moment_free(m);
+    return share;
+}
+
+Test(feedback, halves_choose_the_damping)
+{
+    enum { W = 64 };
+    static const size_t tokens[] = { 20, 100, 500 };
+    double before = 2, share;
+    static float none[W * W];
+    float *part[2];
+    size_t i;
+
+    /* The fewer tokens, the more. */
+    for (i = 0; i < 3; i++) {
+        halves(W, tokens[i], part);
+        share = share_of(part[0], part[1], W);
+        cr_assert_lt(share, before, "%zu tokens: %g", tokens[i], share);
+        cr_assert_float_eq(share, share_of(part[1], part[0], W), 1e-6);
+        before = share;
+        if (i < 2) {
+            cr_assert_gt(share, 0.015);
+            /* Nothing speaks against a part but the other. */
+            cr_assert_float_eq(share_of(part[0], part[0], W), 0.01, 1e-6);
+            cr_assert_float_eq(share_of(part[0], none, W), 0.01, 1e-6);
+            cr_assert_float_eq(share_of(none, part[0], W), 0.01, 1e-6);
+        }
+        mem_free(part[0]);
+        mem_free(part[1]);
+    }
+}
+
 Test(feedback, moments_that_are_refused)
 {
     static const float bad[] = { NAN, INFINITY };
@@ -301,7 +398,7 @@ Test(feedback, moments_that_are_refused)
         h = inputs(9, 30);
         h[9 * 3 + 4] = bad[i];
         err_reset(&e);
-        cr_assert_null(qz_moment_new(h, 9, NULL, &e));
+        cr_assert_null(qz_moment_new(h, NULL, 9, NULL, &e));
         cr_assert_eq(e.code, ERR_INPUT);
         cr_assert_not_null(strstr(e.text, "row 3, column 4"), "%s", e.text);
     }
@@ -309,7 +406,7 @@ Test(feedback, moments_that_are_refused)
     h = inputs(9, 30);
     h[9 * 2 + 3] = h[9 * 3 + 2] = 1e30f;
     err_reset(&e);
-    cr_assert_null(qz_moment_new(h, 9, NULL, &e));
+    cr_assert_null(qz_moment_new(h, NULL, 9, NULL, &e));
     cr_assert_not_null(strstr(e.text, "no factor"), "%s", e.text);
 }
 
@@ -317,34 +414,28 @@ Test(feedback, moments_do_not_depend_on_threads_or_simd_level)
 {
     struct err e = ERR_INIT;
     struct par *par = par_new(3, &e);
-    float *h = inputs(700, 100), *copy;
     struct qz_moment *a, *b;
+    float *part[2];
     int level;
 
+    halves(700, 100, part);
     for (level = 0; level < 2; level++) {
-        copy = mem_alloc(700 * 700, sizeof *h, &e);
-        memcpy(copy, h, 700 * 700 * sizeof *h);
-        a = level == 0 ? NULL : moment(copy, 700, NULL);
-        if (level == 0)
-            mem_free(copy);
-        copy = mem_alloc(700 * 700, sizeof *h, &e);
-        memcpy(copy, h, 700 * 700 * sizeof *h);
+        a = qz_moment_new(copy_of(part[0], 700 * 700),
+                          copy_of(part[1], 700 * 700), 700, NULL, &e);
         cpu_mask(level == 0 ? 0 : ~0u);
-        b = moment(copy, 700, par);
+        b = qz_moment_new(copy_of(part[0], 700 * 700),
+                          copy_of(part[1], 700 * 700), 700, par, &e);
         cpu_mask(~0u);
-        if (level == 0) {
-            copy = mem_alloc(700 * 700, sizeof *h, &e);
-            memcpy(copy, h, 700 * 700 * sizeof *h);
-            a = moment(copy, 700, NULL);
-        }
+        cr_assert(a && b);
         cr_assert_eq(memcmp(a->feed, b->feed, 700 * 699 / 2 * sizeof *a->feed),
                      0);
         cr_assert_eq(memcmp(a->order, b->order, 700 * sizeof *a->order), 0);
-        cr_assert_eq(memcmp(a->h, b->h, 700 * 700 * sizeof *h), 0);
+        cr_assert_eq(memcmp(a->h, b->h, 700 * 700 * sizeof *a->h), 0);
         qz_moment_free(a);
         qz_moment_free(b);
     }
-    mem_free(h);
+    mem_free(part[0]);
+    mem_free(part[1]);
     par_free(par);
 }
 
@@ -881,7 +972,7 @@ Test(feedback, integers_without_memory)
 Test(feedback, every_failed_allocation_is_reported)
 {
     struct matrix m = matrix(64, 64);
-    float *h = inputs(64, 60), *copy;
+    float *h = inputs(64, 60), *copy, *rest;
     uint8_t b[8];
     long n;
 
@@ -892,10 +983,10 @@ Test(feedback, every_failed_allocation_is_reported)
         struct qz_moment *mo;
         int rc = -1;
 
-        copy = mem_alloc(64 * 64, sizeof *h, &e);
-        memcpy(copy, h, 64 * 64 * sizeof *h);
+        copy = copy_of(h, 64 * 64);
+        rest = copy_of(h, 64 * 64);
         mem_fail_at(n, false);
-        m.m[0][0] = mo = qz_moment_new(copy, 64, NULL, &e);
+        m.m[0][0] = mo = qz_moment_new(copy, rest, 64, NULL, &e);
         src = source(&m, true);
         if (mo && (p = qz_palette_new(&src, 2, 8, NULL, &e)))
             rc = qz_palette_read_indices(p, 0, b, sizeof b, &e);

@@ -414,6 +414,43 @@ Test(quant_guides, calibration_of_experts)
     calibrated("qwen3_5_moe", "tiny");
 }
 
+/* The damping of the first layer's queries, as a share of the mean diagonal. */
+static double share_of(const struct ckpt *c, const char *tokens)
+{
+    struct calib_options co = { .tokens = t_conv_path(tokens), .full = true };
+    struct err e = ERR_INIT;
+    struct calib *from = calib_open(c, &co, &e);
+    const char *name = "layers.0.self_attn.q_proj.weight";
+    const struct qz_moment *m;
+    const struct moment *of;
+    double mean = 0, share;
+
+    cr_assert_not_null(from, "%s", e.text);
+    cr_assert_eq(calib_feedback(from, name, 0, &m, &e), 0, "%s", e.text);
+    cr_assert_eq(calib_moment(from, name, 0, &of, &e), 0);
+    cr_assert(m && of);
+    for (size_t j = 0; j < m->width; j++)
+        mean += of->diag[j] / (double)m->width;
+    share = m->damping / mean;
+    calib_close(from);
+    return share;
+}
+
+Test(quant_guides, contexts_are_judged_by_each_other)
+{
+    struct cv_options o;
+    struct cv_job j;
+
+    t_conv_synth("llama", "tiny", "m");
+    write_tokens("one", 1, 40, 1);
+    write_tokens("three", 3, 40, 1);
+    o = t_conv_options("m");
+    open_job(&j, &o);
+    cr_assert_float_eq(share_of(&j.ckpt, "one"), 0.01, 1e-5);
+    cr_assert_gt(share_of(&j.ckpt, "three"), 0.015);
+    cv_job_close(&j);
+}
+
 Test(quant_guides, calibrated_packages)
 {
     struct t_model m = t_model_tiny("qwen3");
