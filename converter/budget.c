@@ -8,6 +8,10 @@
  * alone at the narrowest width, and its outputs diverge by so much. Losses of
  * tensors add up (Malinovskii et al. 2025), so the least sum within the budget
  * is taken. Sizes include the tables.
+ *
+ * Without tokens nothing tells a tensor that matters from one that does not,
+ * and a large one would pay for many small ones: an LM head at 4 bits for
+ * layers at 8. So no tensor falls below the widest width that all could have.
  */
 #include "converter/budget_priv.h"
 
@@ -346,21 +350,51 @@ static void set_damage(struct budget *b)
     }
 }
 
+/* The widest width that all tensors together could have. */
+static int widest_for_all(const struct budget *b, double bits)
+{
+    int widest = 0;
+
+    for (int w = 1; w < b->n_widths; w++) {
+        double size = 0;
+
+        for (size_t i = 0; i < b->n_tensors; i++)
+            size += (double)b->tensors[i].c.size[b->tensors[i].pinned ? 0 : w];
+        widest = size <= bits ? w : widest;
+    }
+    return widest;
+}
+
+/* The same choice without its first options. */
+static struct qz_choice choice_from(const struct qz_choice *c, int first)
+{
+    struct qz_choice out = { .n = c->n - first };
+
+    for (int o = 0; o < out.n; o++) {
+        out.size[o] = c->size[first + o];
+        out.damage[o] = c->damage[first + o];
+    }
+    return out;
+}
+
 static int choose(struct budget *b, struct err *e)
 {
     struct qz_choice *c = mem_alloc(b->n_tensors, sizeof(*c), e);
-    double bits = b->j->opt.budget * (double)b->weights, size = 0, bound = 0;
+    double bits = b->j->opt.budget * (double)b->weights, size = 0, loss = 0;
+    int first = b->j->calib ? 0 : widest_for_all(b, bits);
     int count[WIDTHS] = { 0 }, pinned = 0, rc;
+    double bound = 0;
 
     if (!c)
         return -1;
     for (size_t i = 0; i < b->n_tensors; i++)
-        c[i] = b->tensors[i].c;
+        c[i] = choice_from(&b->tensors[i].c, b->tensors[i].pinned ? 0 : first);
     rc = qz_allocate(c, b->n_tensors, (uint64_t)bits, &bound, e);
     for (size_t i = 0; !rc && i < b->n_tensors; i++) {
         struct cv_choice *ch;
 
         size += (double)c[i].size[c[i].chosen];
+        loss += c[i].damage[c[i].chosen];
         pinned += b->tensors[i].pinned;
         if (b->tensors[i].pinned)
             continue;
@@ -370,8 +404,8 @@ static int choose(struct budget *b, struct err *e)
             break;
         ch = &b->j->choices->items[b->j->choices->n++];
         snprintf(ch->tensor, sizeof(ch->tensor), "%s", b->tensors[i].name);
-        ch->bits = b->widths[c[i].chosen];
-        count[c[i].chosen]++;
+        ch->bits = b->widths[first + c[i].chosen];
+        count[first + c[i].chosen]++;
     }
     mem_free(c);
     if (rc)
@@ -383,7 +417,9 @@ static int choose(struct budget *b, struct err *e)
                    b->widths[w]);
     if (pinned)
         buf_printf(&b->j->notes, ", %d pinned by the recipe", pinned);
-    buf_puts(&b->j->notes, "\n");
+    buf_printf(&b->j->notes,
+               "; tensors' %s add up to %.4g, no choice has less than %.4g\n",
+               b->j->calib ? "divergences" : "relative errors", loss, bound);
     return 0;
 }
 

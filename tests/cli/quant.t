@@ -82,6 +82,7 @@ test_budget() {
     expect_exit 0
     expect_out "PASS (fp16, "
     expect_err "budget of 6.5 bits: 6."
+    expect_err "tensors' divergences add up to"
     grep -q 'lut_ffn_mixed: [0-9]\.[0-9][0-9]$' out/meta.yaml ||
         fail "no lut_ffn_mixed"
     for b in 0 x -1 4.5b 17 ''; do

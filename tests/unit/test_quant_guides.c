@@ -748,13 +748,16 @@ Test(quant_guides, budgets)
     double bits = 0, weights = 0;
     char out[600];
 
-    /* Broad enough for tables to be small beside indices. */
+    /* Broad enough for tables to be small beside indices, and a head at the
+     * cost of which all else could be wider. */
     m.hidden = 128;
     m.inter = 256;
+    m.vocab = 8192;
+    m.layers = 4;
     t_model_write(&m, "m");
     write_tokens("tokens", 4, 60, 1);
     o = t_conv_options("m");
-    o.budget = 5.5;
+    o.budget = 4.27;
     o.budget_widths = 1u << 2 | 1u << 4 | 1u << 6 | 1u << 8;
     snprintf(out, sizeof(out), "%s", t_conv_path("a/p"));
     o.output = out;
@@ -767,9 +770,13 @@ Test(quant_guides, budgets)
             bits += (double)j.parts[i].stored_bits;
             weights += (double)j.parts[i].weights;
         }
-        cr_assert_leq(bits, 5.5 * weights);
-        cr_assert_gt(bits, 5.3 * weights);
-        cr_assert_not_null(strstr(buf_text(&j.notes), "budget of 5.5 bits"));
+        cr_assert_leq(bits, 4.27 * weights);
+        cr_assert_gt(bits, 4.2 * weights);
+        cr_assert_not_null(strstr(buf_text(&j.notes), "budget of 4.27 bits"));
+        /* All could have 4 bits: only what was measured may have less. */
+        cr_assert(calib ||
+                      strstr(buf_text(&j.notes), "used, 0 tensors of 2 bits"),
+                  "%s", buf_text(&j.notes));
         cv_job_close(&j);
         cr_assert_gt(mixed_of("a/p/meta.yaml"), 2);
         cr_assert_not_null(strstr(t_conv_list("a/p"), "FFN_PF_lut"));
