@@ -16,6 +16,7 @@
 #include "converter/budget_priv.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -237,8 +238,9 @@ static int check_budget(const struct budget *b, struct err *e)
         most += (double)c->size[c->n - 1];
         pinned += b->tensors[i].pinned;
     }
-    least /= (double)b->weights;
-    most /= (double)b->weights;
+    /* As they are told, so that what is told may be asked for. */
+    least = ceil(1000 * least / (double)b->weights) / 1000;
+    most = ceil(1000 * most / (double)b->weights) / 1000;
     if (b->j->opt.budget >= least && b->j->opt.budget <= most)
         return 0;
     if (pinned)
