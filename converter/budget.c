@@ -446,7 +446,14 @@ static void release(struct budget *b)
 int cv_check_budget(struct cv_job *j, struct err *e)
 {
     struct budget b;
-    int rc = survey(&b, j, e) ? -1 : check_budget(&b, e);
+    int rc;
+
+    if (j->calib && calib_tokens(j->calib) < CALIB_KL_EACH)
+        return err_set(e, ERR_INPUT,
+                       "--budget: '%s' has %" PRIu64 " tokens; at least %d are "
+                       "needed to measure what the model loses",
+                       j->opt.calib, calib_tokens(j->calib), CALIB_KL_EACH);
+    rc = survey(&b, j, e) ? -1 : check_budget(&b, e);
 
     release(&b);
     return rc;

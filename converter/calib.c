@@ -21,8 +21,7 @@
 
 /* Tokens and positions that a divergence is measured on. */
 #define KL_TOKENS 256
-#define KL_EACH 4
-#define KL_POSITIONS (KL_TOKENS / KL_EACH)
+#define KL_POSITIONS (KL_TOKENS / CALIB_KL_EACH)
 
 struct feedback {
     const struct moment *of;
@@ -325,7 +324,7 @@ int calib_rows(struct calib *c, const struct mil_data *d, uint64_t row,
 
 /* ---- divergence ---- */
 
-/* Logits of every KL_EACH-th of the first tokens under some weights. */
+/* Logits of every CALIB_KL_EACH-th of the first tokens under some weights. */
 static int few_logits(struct calib *c, const struct tensor_source *src,
                       float *logits, size_t *n, struct err *e)
 {
@@ -349,7 +348,8 @@ static int few_logits(struct calib *c, const struct tensor_source *src,
         rc = log_cancelled(c->o.log) ? err_set(e, ERR_CANCELLED, "interrupted")
                                      : oracle_walk_step(w, NULL, e);
     *n = 0;
-    for (at = KL_EACH - 1; !rc && at < KL_TOKENS - left; at += KL_EACH)
+    at = CALIB_KL_EACH - 1;
+    for (; !rc && at < KL_TOKENS - left; at += CALIB_KL_EACH)
         rc = oracle_walk_logits(w, at, 1, logits + (*n)++ * vocab, e);
     oracle_walk_free(w);
     oracle_free(o);

@@ -42,7 +42,8 @@ int calib_feedback(struct calib *c, const char *tensor, uint64_t row,
 int calib_digest(struct calib *c, const char *tensor, uint64_t row,
                  struct hash128 *out, struct err *e) ATTR_MUST_USE;
 /* Mean KL divergence (nats) of the model with other weights from the model as
- * it is, on a few positions of the first tokens. */
+ * it is, on every CALIB_KL_EACH-th of the first tokens; 0 with fewer tokens. */
+#define CALIB_KL_EACH 4
 int calib_divergence(struct calib *c, const struct tensor_source *other,
                      double *kl, struct err *e) ATTR_MUST_USE;
 /* Importances of rows [row, row + n) of a constant: the sum of squares of each

@@ -159,6 +159,12 @@ test_budgets() {
     for w in '' 4,6, ,4 4,,6 none 4,16; do
         refused 2 "--widths" -- convert --budget 5 "--widths=$w" -o out
     done
+    # no tensor's loss can be told apart on too few tokens
+    printf '1\n2 3\n' >t
+    refused 3 "--budget: 't' has 3 tokens" "at least 4" -- \
+        convert --budget 5 --calib t -o out
+    printf '1\n2 3 4\n' >t
+    refused 3 "NaN" -- convert --budget 5 --calib t -o out
 }
 test_calibration_tokens() {
     broken
