@@ -45,13 +45,17 @@ const char *report_tensor(const struct ckpt *c, const char *canonical);
 /* Why a constant that comes from a tensor is fp16 whatever the options say. */
 const char *report_rule(const char *tensor);
 
-/* What report.json of a package says of a constant. */
+/* What report.json of a package says of a constant, or of many. Counts:
+ * UINT64_MAX where there is none; others: NAN. snr INFINITY: nothing lost. */
+struct report_said_sums {
+    uint64_t weights, value_bytes, table_bytes;
+    double bits_per_weight, bits_requested, sse, snr;
+};
 struct report_said {
     const char *part, *name, *tensor, *kind, *method, *rule; /* may be NULL */
     uint64_t shape[MIL_MAX_RANK]; /* UINT64_MAX: no axis, or no number */
-    uint64_t weights, bits, group, value_bytes, table_bytes;
-    double bits_per_weight, bits_requested; /* NAN: unknown */
-    double sse, snr; /* NAN: unknown; INFINITY: nothing lost */
+    uint64_t bits, group;
+    struct report_said_sums sums;
 };
 /* Reads DIR/report.json; hostile input. NULL without an error: there is
  * none. */
@@ -65,11 +69,6 @@ size_t report_rows(const struct report_file *f);
 /* Row i; true: report_find gave it. */
 bool report_row(const struct report_file *f, size_t i, struct report_said *out);
 
-/* What it says of sums. Counts: UINT64_MAX where there is none; others: NAN. */
-struct report_said_sums {
-    uint64_t weights, value_bytes, table_bytes;
-    double bits_per_weight, bits_requested, sse, snr;
-};
 struct report_said_total {
     const char *kind; /* of a part; may be NULL */
     uint64_t file_bytes;

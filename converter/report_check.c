@@ -116,17 +116,17 @@ static void compare_row(struct report_check *k, const struct report_part *part,
 {
     word(k, part->name, s->name, said->kind, stored_form_name(s->form));
     check_shape(k, part->name, s, said);
-    count(k, part->name, s->name, "weights", said->weights, s->weights);
-    about(k, part->name, s->name, "bits per weight", said->bits_per_weight,
+    count(k, part->name, s->name, "weights", said->sums.weights, s->weights);
+    about(k, part->name, s->name, "bits per weight", said->sums.bits_per_weight,
           stored_bits(s));
     count(k, part->name, s->name, "bits", said->bits, (uint64_t)s->bits);
     count(k, part->name, s->name, "channels to a table or scale", said->group,
           s->group);
-    count(k, part->name, s->name, "bytes of values", said->value_bytes,
+    count(k, part->name, s->name, "bytes of values", said->sums.value_bytes,
           s->value_bytes);
-    count(k, part->name, s->name, "bytes of tables", said->table_bytes,
+    count(k, part->name, s->name, "bytes of tables", said->sums.table_bytes,
           s->table_bytes);
-    if (!isfinite(said->sse))
+    if (!isfinite(said->sums.sse))
         buf_printf(&k->lines,
                    "%s, '%s': " REPORT_NAME " says no squared error\n",
                    part->name, s->name);
@@ -172,9 +172,9 @@ void report_check_loss(struct report_check *k, const struct report_part *part,
                        const struct stored *s, const struct report_said *said,
                        const struct stored_loss *loss)
 {
-    if (isfinite(said->sse)) /* else it was told */
-        check_sse(k, part->name, s->name, said->sse, loss);
-    check_snr(k, part->name, s->name, said->snr, loss);
+    if (isfinite(said->sums.sse)) /* else it was told */
+        check_sse(k, part->name, s->name, said->sums.sse, loss);
+    check_snr(k, part->name, s->name, said->sums.snr, loss);
 }
 
 /* ---- sums ---- */
@@ -183,13 +183,13 @@ void report_check_add(struct report_part *part, const struct stored *s,
                       const struct report_said *said,
                       const struct stored_loss *loss)
 {
-    const struct report_sums one = {
-        .weights = s->weights,
-        .value_bytes = s->value_bytes,
-        .table_bytes = s->table_bytes,
-        .asked = said ? said->bits_requested * (double)s->weights : (double)NAN,
-        .loss = *loss
-    };
+    const struct report_sums one = { .weights = s->weights,
+                                     .value_bytes = s->value_bytes,
+                                     .table_bytes = s->table_bytes,
+                                     .asked = said ? said->sums.bits_requested *
+                                                         (double)s->weights
+                                                   : (double)NAN,
+                                     .loss = *loss };
     const char *rule = said && said->rule ? said->rule : "";
     bool recipe = !strcmp(rule, "recipe"), stored = s->form != STORED_PLAIN;
 

@@ -55,6 +55,17 @@ static void read_shape(const struct js_node *n, uint64_t shape[MIL_MAX_RANK])
             shape[i] = UINT64_MAX;
 }
 
+static void read_sums(const struct js_node *n, struct report_said_sums *s)
+{
+    s->weights = count(n, "weights");
+    s->value_bytes = count(n, "value_bytes");
+    s->table_bytes = count(n, "table_bytes");
+    s->bits_per_weight = number(n, "bits_per_weight");
+    s->bits_requested = number(n, "bits_per_weight_requested");
+    s->sse = number(n, "sse");
+    s->snr = loss_ratio(n, s->sse);
+}
+
 static void read_row(const struct js_node *n, struct report_said *r)
 {
     const char *kind = word(n, "kind");
@@ -67,17 +78,11 @@ static void read_row(const struct js_node *n, struct report_said *r)
                                .method = word(n, "method"),
                                .rule = word(n, "rule") };
     read_shape(js_get(n, "shape"), r->shape);
-    r->weights = count(n, "weights");
     r->bits = count(n, "bits");
     r->group = js_get(n, linear ? "block" : "group")
                    ? count(n, linear ? "block" : "group")
                    : 0;
-    r->value_bytes = count(n, "value_bytes");
-    r->table_bytes = count(n, "table_bytes");
-    r->bits_per_weight = number(n, "bits_per_weight");
-    r->bits_requested = number(n, "bits_per_weight_requested");
-    r->sse = number(n, "sse");
-    r->snr = loss_ratio(n, r->sse);
+    read_sums(n, &r->sums);
 }
 
 struct report_file *report_open(const char *dir, struct err *e)
@@ -149,17 +154,6 @@ bool report_row(const struct report_file *f, size_t i, struct report_said *out)
 }
 
 /* ---- sums ---- */
-
-static void read_sums(const struct js_node *n, struct report_said_sums *s)
-{
-    s->weights = count(n, "weights");
-    s->value_bytes = count(n, "value_bytes");
-    s->table_bytes = count(n, "table_bytes");
-    s->bits_per_weight = number(n, "bits_per_weight");
-    s->bits_requested = number(n, "bits_per_weight_requested");
-    s->sse = number(n, "sse");
-    s->snr = loss_ratio(n, s->sse);
-}
 
 bool report_total(const struct report_file *f, const char *part,
                   struct report_said_total *out)

@@ -65,10 +65,10 @@ static int fill_row(struct table *t, const struct file *f,
 {
     *r = (struct row){ .s = s, .snr = (double)NAN };
     r->has_said = report_check_row(&t->check, &f->part, s, &r->said);
-    if (r->has_said && isfinite(r->said.sse)) {
+    if (r->has_said && isfinite(r->said.sums.sse)) {
         r->has_loss = true;
-        r->snr = r->said.snr;
-        r->loss.sse = r->said.sse;
+        r->snr = r->said.sums.snr;
+        r->loss.sse = r->said.sums.sse;
         /* As much energy as the ratio tells. */
         r->loss.energy =
             isfinite(r->snr) ? r->loss.sse * pow(10, r->snr / 10) : 0;
@@ -157,7 +157,7 @@ static void row_json(const struct row *r, const struct file *f,
     js_w_uint(w, "value_bytes", s->value_bytes);
     js_w_uint(w, "table_bytes", s->table_bytes);
     js_w_double(w, "bits_per_weight_requested",
-                r->has_said ? r->said.bits_requested : (double)NAN);
+                r->has_said ? r->said.sums.bits_requested : (double)NAN);
     js_w_double(w, "bits_per_weight", stored_bits(s));
     js_w_double(w, "sse", r->has_loss ? r->loss.sse : (double)NAN);
     js_w_double(w, "snr_db", r->has_loss ? r->snr : (double)NAN);
