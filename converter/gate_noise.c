@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "converter/base/hash.h"
+#include "converter/base/num.h"
 #include "converter/gate_metrics.h"
 #include "converter/gate_states.h"
 
@@ -15,11 +16,7 @@
 
 uint64_t gate_random(uint64_t *s)
 {
-    uint64_t z = (*s += 0x9e3779b97f4a7c15u);
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return num_mix(*s += NUM_GOLDEN);
 }
 
 float gate_noise_move(float x, double by)

@@ -27,17 +27,6 @@ uint64_t synth_elems(const struct synth_tensor *t)
     return n;
 }
 
-/* SplitMix64's finaliser: a bijection that spreads every bit. */
-static uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= UINT64_C(0xbf58476d1ce4e5b9);
-    x ^= x >> 27;
-    x *= UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
-
 #define QUANTILE_BITS 14
 #define QUANTILES (1 << QUANTILE_BITS)
 
@@ -73,7 +62,7 @@ static void add_tails(float *dst, uint64_t n, uint64_t key)
     if (key % 61)
         return;
     for (uint64_t i = 0; i < n; i++)
-        if (mix(key + i * GOLDEN) >> 58 == 0)
+        if (num_mix(key + i * NUM_GOLDEN) >> 58 == 0)
             dst[i] *= 6;
 }
 
@@ -85,19 +74,19 @@ static void draw(float *dst, uint64_t n, float scale, uint64_t *key,
     uint64_t i = 0;
 
     for (; i + 4 <= n; i += 4) {
-        uint64_t r = mix(*key += GOLDEN);
+        uint64_t r = num_mix(*key += NUM_GOLDEN);
         dst[i] = scale * q[r & mask];
         dst[i + 1] = scale * q[r >> 16 & mask];
         dst[i + 2] = scale * q[r >> 32 & mask];
         dst[i + 3] = scale * q[r >> 48 & mask];
     }
     for (; i < n; i++)
-        dst[i] = scale * q[mix(*key += GOLDEN) & mask];
+        dst[i] = scale * q[num_mix(*key += NUM_GOLDEN) & mask];
 }
 
 static double unit(uint64_t key)
 {
-    return (double)(mix(key) >> 11) / 9007199254740992.0;
+    return (double)(num_mix(key) >> 11) / 9007199254740992.0;
 }
 
 static void fill_row(float *dst, uint64_t n, const struct synth_tensor *t,
@@ -107,8 +96,8 @@ static void fill_row(float *dst, uint64_t n, const struct synth_tensor *t,
 
     if (t->kind == SYNTH_UNIFORM) {
         for (uint64_t i = 0; i < n; i++)
-            dst[i] =
-                (float)(t->centre + t->sigma * (2 * unit(key += GOLDEN) - 1));
+            dst[i] = (float)(t->centre +
+                             t->sigma * (2 * unit(key += NUM_GOLDEN) - 1));
         return;
     }
     draw(dst, n, (float)(t->sigma * (0.75 + 0.5 * unit(key))), &key, q);
@@ -160,7 +149,7 @@ static int put_block(struct maker *mk, struct st_writer *w, bool f32, size_t n,
 
 static uint64_t key_of(const struct maker *mk, const char *name)
 {
-    return mix(mk->seed ^ hash_bytes(name, strlen(name)).lo);
+    return num_mix(mk->seed ^ hash_bytes(name, strlen(name)).lo);
 }
 
 static void make_row(struct maker *mk, float *dst, uint64_t row, uint64_t cols,
@@ -170,13 +159,13 @@ static void make_row(struct maker *mk, float *dst, uint64_t row, uint64_t cols,
     float share = (float)t->share;
     float own = (float)synth_root(1 - t->share * t->share);
 
-    fill_row(dst, cols, t, mix(key_of(mk, t->name) + row * GOLDEN),
+    fill_row(dst, cols, t, num_mix(key_of(mk, t->name) + row * NUM_GOLDEN),
              mk->quantiles);
     if (!(t->share > 0) || row < t->first || row >= end)
         return;
     fill_row(mk->other, cols, t,
-             mix(key_of(mk, t->like[0] ? t->like : t->name) +
-                 (t->period ? row % t->period : row) * GOLDEN),
+             num_mix(key_of(mk, t->like[0] ? t->like : t->name) +
+                     (t->period ? row % t->period : row) * NUM_GOLDEN),
              mk->quantiles);
     for (uint64_t i = 0; i < cols; i++)
         dst[i] = share * mk->other[i] + own * dst[i];

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "converter/base/mem.h"
+#include "converter/base/num.h"
 #include "converter/base/sgemm.h"
 #include "quant/feedback_priv.h"
 
@@ -235,22 +236,13 @@ struct trial {
     size_t width;
 };
 
-/* Random bits (Steele et al. 2014, SplitMix64). */
-static uint64_t mix(uint64_t z)
-{
-    z *= UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
 /* Feedback with errors of rounding of size 1. */
 static void leave(struct trial *t, const struct qz_moment *m)
 {
     float sum[LANES];
 
     for (size_t j = 0; j < t->width; j++) {
-        uint64_t bits = mix(j + 1);
+        uint64_t bits = num_mix((j + 1) * NUM_GOLDEN);
         float *d = t->d + j * LANES;
 
         feed_lanes(m->feed + j * (j - 1) / 2, t->d, j, sum);

@@ -77,4 +77,14 @@ void num_text(char out[NUM_TEXT_MAX], double v);
 /* "1.5 GB", "312 KB": powers of 1000, for people. */
 void num_bytes_text(char out[NUM_TEXT_MAX], uint64_t bytes);
 
+/* SplitMix64 (Steele et al. 2014): a bijection that spreads every bit. Its
+ * random sequences are those of multiples of NUM_GOLDEN. */
+#define NUM_GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+static inline uint64_t num_mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
 #endif
